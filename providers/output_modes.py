@@ -17,7 +17,8 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.output import OutputMode, is_any_object
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 from callboard.providers.openai.dialects import SERVERS
-from callboard.providers.tool_schema import ANTHROPIC_ANSWER, GEMINI_ANSWER, SchemaDialect, adapted
+from callboard.providers.schema_dialects import ANTHROPIC_ANSWER, GEMINI_ANSWER, SchemaDialect
+from callboard.providers.tool_schema import adapted
 
 _EVERY: Final = re.compile("")
 _NONE: Final = re.compile(r"(?!)")

@@ -31,7 +31,8 @@ from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body, Json, dumps, finite_loads
 from callboard.providers.own_options import NO_OPTIONS, OptionTable, merged, own_fields
-from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, StrictBudget, adapted
+from callboard.providers.schema_dialects import SchemaDialect, StrictBudget
+from callboard.providers.tool_schema import AdaptedSchema, adapted
 
 if TYPE_CHECKING:
     from callboard.providers import model_rules
@@ -438,12 +439,13 @@ class Encoding:
         tools: list[ToolDefinition] = []
         budget, schema = strict.budget, self.request.response_schema
         if budget is not None and answer is not None and schema is not None:
-            budget = budget.after(adapted(schema, answer), tools=0) or StrictBudget(0, 0, 0)
+            costs = adapted(schema, answer)
+            budget = budget.after(costs.optional, costs.unions, tools=0) or StrictBudget(0, 0, 0)
         for tool in self.request.tools:
             try:
                 found = adapted(tool.parameters, strict if tool.strict else lax)
                 if found.strict and budget is not None:
-                    if left := budget.after(found):
+                    if left := budget.after(found.optional, found.unions):
                         budget = left
                     else:
                         found = adapted(tool.parameters, lax)
@@ -451,7 +453,9 @@ class Encoding:
             except UsageError as error:
                 raise UsageError(f"tool {tool.name!r}: {error}; asked was {self.asked}") from None
             self.notes += [f"tool {tool.name}: {loss}" for loss in found.losses]
-            if tool.strict and strict.closed and not adapted(tool.parameters, strict).strict:
+            if tool.strict and not strict.closed:
+                self.notes.append(f"tool {tool.name}: strict: the API has no such flag; left out")
+            elif tool.strict and not adapted(tool.parameters, strict).strict:
                 self.notes.append(f"tool {tool.name}: strict: left out, since its schema cannot be said so")
             tools.append(replace(tool, parameters=found.schema, strict=found.strict))
         return tuple(tools)
@@ -463,6 +467,14 @@ class Encoding:
         found = adapted(self.request.response_schema, dialect)
         self.notes += [f"response_schema: {loss}" for loss in found.losses]
         return found
+
+
+def with_root_words(tool: ToolDefinition) -> str:
+    """Its description, with what is said at the root of its parameters, for an API that has no place for it there."""
+    words = tool.parameters.get("description")
+    if not isinstance(words, str) or words in tool.description:
+        return tool.description
+    return f"{tool.description}\n{words}" if tool.description else words
 
 
 def searched_by_provider(request: ModelRequest, origin: str) -> ModelRequest:

@@ -17,6 +17,7 @@ from callboard.protocol.content import json_text
 from callboard.providers.json_values import Body
 
 TYPES: Final = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
+DEFINITIONS: Final = ("$defs", "definitions")
 SCHEMA_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 SCHEMA_LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 SCHEMAS: Final = frozenset(
@@ -253,6 +254,63 @@ def _values_by_type(out: Body) -> None:
         out["enum"] = fitting
 
 
+#: Keywords that say something of values of one type only; all others go with every type.
+_OF_ONE_TYPE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_NUMBERS, "number"),
+    **dict.fromkeys(("minLength", "maxLength", "pattern", "format", "contentEncoding", "contentMediaType"), "string"),
+    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"), "array"),
+    **dict.fromkeys(("minContains", "maxContains", "unevaluatedItems"), "array"),
+    **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties", "propertyNames"), "object"),
+    **dict.fromkeys(("minProperties", "maxProperties", "unevaluatedProperties"), "object"),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas"), "object"),
+}
+
+
+def in_one_type_each(schema: Body) -> Body | None:
+    """A list of types as an `anyOf`, for an API that has no such lists. None, where there is an `anyOf` already."""
+    kinds, values = schema["type"], [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(kinds, list) or "anyOf" in schema:
+        return None
+    out = {keyword: value for keyword, value in schema.items() if keyword not in ("type", "enum", "const")}
+    of_type = {keyword: out.pop(keyword) for keyword in _OF_ONE_TYPE if keyword in out}
+    branches: list[Body] = []
+    for kind in kinds:
+        about = "number" if kind == "integer" else kind
+        branch = {"type": kind} | {word: value for word, value in of_type.items() if _OF_ONE_TYPE[word] == about}
+        if isinstance(values, list | tuple):
+            fitting = [
+                each for each in values if type_of(each) == kind or (kind == "number" and type_of(each) == "integer")
+            ]
+            if not fitting:
+                continue
+            branch |= {} if kind == "null" else {"enum": fitting}
+        branches.append(branch)
+    if len(branches) == 1:
+        return {**out, **branches[0]}
+    return {**out, "anyOf": branches} if branches else None
+
+
+def with_plain_values(schema: Body) -> tuple[Body, bool]:
+    """The values of an `enum` that are texts or numbers; null becomes a branch of an `anyOf`. True: a value is lost."""
+    values, kind = _list(schema.get("enum")), schema.get("type")
+    plain = [each for each in values if type_of(each) in ("string", "number", "integer") and each != ""]
+    if len(plain) == len(values):
+        return schema, False
+    out = {keyword: value for keyword, value in schema.items() if keyword != "enum"}
+    has_null = None in values
+    is_lost = len(plain) + has_null < len(values)
+    if not plain:
+        return (out, True) if is_lost else ({**out, "type": "null"}, False)
+    if not has_null:
+        return {**out, "enum": plain}, True
+    if "anyOf" in schema:
+        return out, True
+    rest = [each for each in _list(kind) if each != "null"]
+    out.pop("type", None)
+    typed: Body = {"type": rest[0] if len(rest) == 1 else rest} if rest else {}
+    return {**out, "anyOf": [{**typed, "enum": plain}, {"type": "null"}]}, is_lost
+
+
 #: Escapes, and classes of characters, in which "(?=" has no meaning. Each character is read once.
 _PLAIN_PARTS: Final = re.compile(r"\\(?:.|$)|\[\^?(?:\\.|[^\]\\])*(?:\]|\\?$)", re.DOTALL)
 _LOOKAROUND: Final = re.compile(r"\(\?(?:[=!<>]|P=)")
@@ -404,8 +462,30 @@ def _list(value: object) -> Sequence[object]:
 # -- references --------------------------------------------------------------------------------------------------------
 
 
+def anchors(root: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+    """The schemas within a schema that have a name of their own ("#name"): `$anchor`, and before 2019-09 `$id`."""
+    found: dict[str, Mapping[str, object]] = {}
+    waiting: list[object] = [root]
+    while waiting:
+        schema = waiting.pop()
+        if not isinstance(schema, Mapping):
+            continue
+        for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"):
+            name = schema.get(keyword)
+            if isinstance(name, str) and ("id" not in keyword or name.startswith("#")):
+                found.setdefault(f"#{name.removeprefix('#')}", schema)
+        for keyword, value in schema.items():
+            if keyword in SCHEMA_MAPS and isinstance(value, Mapping):
+                waiting += value.values()
+            elif keyword in SCHEMAS or keyword in SCHEMA_LISTS:
+                waiting += value if isinstance(value, list | tuple) else [value]
+    return found
+
+
 def named_by(reference: str, root: object) -> Mapping[str, object] | bool:
-    """The schema that a reference within a schema names ("#/$defs/Name"). Raises LookupError, which says why not."""
+    """The schema that a reference within a schema names ("#/$defs/Name"). Raises LookupError, which says why not.
+
+    It is decoded as RFC 6901, section 6 has it: "%5B" first, then "~1". A name that is there as it stands is meant."""
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(f"only references within the schema are possible, not {reference!r:.200}; inline it")
     node = root
@@ -414,7 +494,8 @@ def named_by(reference: str, root: object) -> Mapping[str, object] | bool:
         if isinstance(node, list | tuple) and name.isascii() and name.isdigit() and int(name[:9]) < len(node):
             node = node[int(name)]
             continue
-        name = name if isinstance(node, Mapping) and name in node else unquote(name)
+        if isinstance(node, Mapping) and name not in node:
+            name = unquote(step).replace("~1", "/").replace("~0", "~")
         if not isinstance(node, Mapping) or name not in node:
             raise LookupError(f"the schema refers to {reference!r:.200}, which it does not hold")
         node = node[name]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import unquote
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -22,22 +23,20 @@ from callboard.protocol.content import json_text
 from callboard.protocol.errors import UsageError
 from callboard.providers import schema_forms as forms
 from callboard.providers.json_values import Body, dumps
+from callboard.providers.schema_dialects import MAX_SCHEMA_DEPTH, SchemaDialect
 
-#: Deeper than any hand-written schema, shallow enough for every JSON parser on the way.
-MAX_SCHEMA_DEPTH: Final = 64
 #: Schemas written out in place of references, or beside each branch of a choice; after them, references stay.
 MAX_WRITTEN_OUT: Final = 3_000
 #: Of what is said in words of one keyword.
 _MAX_WORDS: Final = 2_000
-#: APIs refuse these beside `type: object` at the root of a tool's parameters.
-_ROOT_COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else")
 #: They may name an object's keys: where they cannot be said, closing the object would forbid these.
 _KEYS_ELSEWHERE: Final = frozenset(
     {"allOf", "anyOf", "oneOf", "if", "then", "else", "patternProperties", "dependentSchemas", "dependencies"}
 )
 #: Words that are no loss: of a default or an encoding nothing is lost by that.
 _SAID_AS_WELL: Final = frozenset({"default", "contentEncoding"})
-_DEFINITIONS: Final = ("$defs", "definitions")
+#: What a definition may be called in a reference without being written otherwise there.
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_.-]")
 
 
 class SchemaLoss(Struct, frozen=True):
@@ -64,157 +63,6 @@ class AdaptedSchema(Struct, frozen=True):
     optional: int = 0
     """Parameters that may be left out, and those of several types: what a strict schema costs of `StrictBudget`."""
     unions: int = 0
-
-
-class SchemaLimits(Struct, frozen=True):
-    """What a strict schema may have at most; 0: as much as one likes."""
-
-    properties: int = 0
-    levels: int = 0
-    """Objects within each other."""
-    values: int = 0
-    """Of all enums."""
-    chars: int = 0
-    """In names of properties and definitions, and in values."""
-    bytes: int = 0
-    """Of the whole schema as JSON."""
-
-
-class StrictBudget(Struct, frozen=True):
-    """What all strict schemas of one request may have together."""
-
-    tools: int
-    optional: int
-    """Parameters that may be left out."""
-    unions: int
-    """Parameters of several types."""
-
-    def __str__(self) -> str:
-        return (
-            f"at most {self.tools} strict tools, {self.optional} parameters that may be left out and {self.unions} of "
-            "several types in one request"
-        )
-
-    def after(self, schema: AdaptedSchema, tools: int = 1) -> StrictBudget | None:
-        """What is left behind this schema; None where it does not fit in."""
-        left = StrictBudget(self.tools - tools, self.optional - schema.optional, self.unions - schema.unions)
-        return None if min(left.tools, left.optional, left.unions) < 0 else left
-
-
-class SchemaDialect(Struct, frozen=True):
-    """What one API's subset of JSON Schema takes."""
-
-    name: str
-    keywords: frozenset[str] | None = None
-    """None: every keyword is taken."""
-    formats: frozenset[str] | None = None
-    """Values of `format` that are taken; None: all."""
-    any_regex: bool = True
-    """A `pattern` may be what no automaton follows."""
-    const_as_enum: bool = False
-    one_of_as_any_of: bool = False
-    explicit: bool = False
-    """Every array must say `items`, and the root `properties`."""
-    closed: bool = False
-    """Every object must say `additionalProperties: false`, every array its items, and every schema its type."""
-    all_required: bool = False
-    """Every property must be required. A model then always gives the optional ones too, which is still valid."""
-    bare_refs: bool = False
-    """A `$ref` must have no siblings."""
-    recursive: bool = True
-    """A definition may refer to itself."""
-    circles_optional: bool = False
-    """But only within a property that may be left out."""
-    references: bool = True
-    """It takes `$ref`; else each definition is written out where it is used, and a circle is cut."""
-    object_root: bool = True
-    """The root must be `type: object` without combinators."""
-    property_pattern: re.Pattern[str] | None = None
-    limits: SchemaLimits = SchemaLimits()
-    budget: StrictBudget | None = None
-    relaxed: SchemaDialect | None = None
-    """Used, and not strict, where something cannot be said in this dialect."""
-    lenient: bool = False
-    """For a server's schemas, of which nobody here can mend a fault: what is no schema stands for anything, and a
-    property whose name is not taken is left out if it may be."""
-    in_words: bool = True
-    max_depth: int = MAX_SCHEMA_DEPTH
-    max_nodes: int = 0
-    """Schemas within it; what is beyond stands for anything. 0: all."""
-    max_text: int = 0
-    max_values: int = 0
-
-
-_STRUCTURE: Final = frozenset(
-    {"type", "properties", "required", "additionalProperties", "items", "enum", "anyOf", "description", "$ref", "$defs"}
-)
-_NUMBER_BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-#: developers.openai.com, "Structured Outputs", "Supported schemas": these nine, no `uri`.
-_OPENAI_FORMATS: Final = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-)
-#: platform.claude.com, "Structured outputs", "JSON Schema limitations".
-_ANTHROPIC_FORMATS: Final = _OPENAI_FORMATS | {"uri"}
-
-#: Without `strict` too: "array schema missing items" (langgenius/dify#32894), "regex lookaround is not supported"
-#: (9router 1556).
-OPENAI: Final = SchemaDialect("openai", any_regex=False, explicit=True)
-#: The guide's "Supported properties" and limits; "'allOf' is not permitted", "'oneOf' is not permitted"
-#: (docker/docker-agent#4155), "schema must have a 'type' key", also of a `const` or of {}.
-OPENAI_STRICT: Final = SchemaDialect(
-    "openai strict",
-    keywords=_STRUCTURE | _NUMBER_BOUNDS | {"const", "pattern", "format", "minItems", "maxItems"},
-    formats=_OPENAI_FORMATS,
-    any_regex=False,
-    one_of_as_any_of=True,
-    explicit=True,
-    closed=True,
-    all_required=True,
-    bare_refs=True,
-    limits=SchemaLimits(properties=5_000, levels=10, values=1_000, chars=120_000),
-    relaxed=OPENAI,
-)
-#: inference-docs.cerebras.ai, "Structured Outputs", "Limitations": no recursion, no pattern, format, minItems and
-#: maxItems, at most 5,000 characters, 500 properties, 500 values and 10 levels. Its tools take the same.
-CEREBRAS_STRICT: Final = replace(
-    OPENAI_STRICT,
-    name="cerebras strict",
-    keywords=_STRUCTURE | _NUMBER_BOUNDS | {"const"},
-    recursive=False,
-    limits=SchemaLimits(properties=500, levels=10, values=500, bytes=5_000),
-)
-_ANTHROPIC_PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-ANTHROPIC: Final = SchemaDialect("anthropic", property_pattern=_ANTHROPIC_PROPERTY)
-#: "Structured outputs" again: no recursion ("Circular reference detected"), no bounds; and "Schema complexity limits",
-#: over all strict schemas of a request. Bedrock has the same (pydantic-ai 5579, strands-agents/harness-sdk 2664).
-ANTHROPIC_STRICT: Final = SchemaDialect(
-    "anthropic strict",
-    keywords=_STRUCTURE | {"const", "format", "title"},
-    formats=_ANTHROPIC_FORMATS,
-    one_of_as_any_of=True,
-    closed=True,
-    bare_refs=True,
-    recursive=False,
-    property_pattern=_ANTHROPIC_PROPERTY,
-    budget=StrictBudget(tools=20, optional=24, unions=16),
-    relaxed=ANTHROPIC,
-)
-#: The answer's schema: there is no lax mode to fall back to, and the root may be anything.
-ANTHROPIC_ANSWER: Final = replace(
-    ANTHROPIC_STRICT, name="anthropic structured output", object_root=False, property_pattern=None, relaxed=None
-)
-#: ai.google.dev, "GenerateContentRequest", `parametersJsonSchema` and `responseJsonSchema`: "Cyclic references ... may
-#: only be used within non-required properties", nothing beside a `$ref`. A reference to anything but a definition is
-#: not found (DEEIX-AI/DEEIX-Chat#546, google-gemini/gemini-cli#13326).
-GEMINI: Final = SchemaDialect(
-    "gemini",
-    keywords=_STRUCTURE | {"prefixItems", "minItems", "maxItems", "minimum", "maximum", "format", "propertyOrdering"},
-    const_as_enum=True,
-    one_of_as_any_of=True,
-    bare_refs=True,
-    circles_optional=True,
-)
-GEMINI_ANSWER: Final = replace(GEMINI, name="gemini structured output", object_root=False)
 
 
 def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
@@ -285,6 +133,8 @@ class _SchemaWalk(Struct):
     """What a strict dialect cannot say, so that the schema is not strict."""
     names: dict[str, str] = field(default_factory=dict)
     """Of definitions, by the references to them."""
+    anchors: dict[str, Mapping[str, object]] | None = None
+    """By "#name"; None: not looked for yet."""
     taken: dict[str, int] = field(default_factory=dict)
     """These names; and how many references end with one."""
     ends: dict[str, str | None] = field(default_factory=dict)
@@ -298,6 +148,8 @@ class _SchemaWalk(Struct):
     """The references in place of which we are writing."""
     nodes: int = 0
     written_out: int = 0
+    looked_at: int = 0
+    """To find whether they take null."""
     level: int = 0
     levels: int = 0
     properties: int = 0
@@ -336,9 +188,10 @@ class _SchemaWalk(Struct):
                 f"parameters must be a JSON Schema of type object, and this is no object but {kind!r}; wrap it in one"
             )
         root["type"] = "object"
-        for keyword in _ROOT_COMBINATORS:
-            if keyword in root:
-                self._leave_out(root, keyword, "", "takes none at the root of an object")
+        if isinstance(root.get("additionalProperties"), bool) and "additionalProperties" in self.dialect.not_at_root:
+            del root["additionalProperties"]  # arguments are checked when they come
+        for keyword in [each for each in root if each in self.dialect.not_at_root]:
+            self._leave_out(root, keyword, "", "takes none at the root of an object")
         if self.dialect.explicit or self.dialect.closed:
             root.setdefault("properties", {})
         return root
@@ -380,7 +233,7 @@ class _SchemaWalk(Struct):
         if not isinstance(schema, Mapping):
             return self._anything(path, f"{path or '/'} of the schema must be an object, not {type(schema).__name__}")
         out, faults = forms.in_2020_12(schema)
-        for keyword in _DEFINITIONS:
+        for keyword in forms.DEFINITIONS:
             out.pop(keyword, None)  # they stand at the root, where they are referred to
         for keyword, why in faults:
             self.losses.append(SchemaLoss(path, keyword, f"{why}; left out"))
@@ -414,8 +267,7 @@ class _SchemaWalk(Struct):
                     del out[keyword]
         if dialect.formats is not None and form is not None and form not in dialect.formats and "format" in out:
             self._leave_out(out, "format", path, f"does not know {form!r}")
-        if dialect.closed:
-            self._give_type(out, path)
+        out = self._types_and_values(out, path)
         if dialect.explicit and forms.may_be(out, "array") and "items" not in out and "type" in out:
             out["items"] = {}
         if dialect.max_text:
@@ -436,6 +288,23 @@ class _SchemaWalk(Struct):
             self.opened.append(loss)
         elif keyword not in _SAID_AS_WELL:
             self.losses.append(loss)
+
+    def _types_and_values(self, out: Body, path: str) -> Body:
+        dialect = self.dialect
+        if dialect.plain_enum and "enum" in out:
+            plain, is_lost = forms.with_plain_values(out)
+            if is_lost:
+                self._leave_out(out, "enum", path, "takes only numbers and texts that are not empty")
+                plain |= {"description": out["description"]} if "description" in out else {}
+            out = plain
+        if dialect.closed:
+            self._give_type(out, path)
+        if not dialect.type_lists and isinstance(out.get("type"), list):
+            each = forms.in_one_type_each(out)
+            if each is not None:
+                return each
+            self._leave_out(out, "type", path, "has no lists of types beside a choice")
+        return out
 
     def _tuple(self, out: Body, path: str) -> None:
         """An array of known length whose items are each of one of the types."""
@@ -490,6 +359,8 @@ class _SchemaWalk(Struct):
         if keyword == "properties" and isinstance(value, Mapping):
             required = out.get("required")
             needed = set(required) if isinstance(required, list) else set()
+            if self.dialect.all_required:
+                self._must_be_given({name: child for name, child in value.items() if name not in needed}, path)
             return {
                 name: self.node(child, f"{path}/{name}", depth, is_optional or name not in needed)
                 for name, child in value.items()
@@ -507,6 +378,40 @@ class _SchemaWalk(Struct):
         elif keyword == "const" and isinstance(value, str):
             self.chars += len(value)
         return value
+
+    def _must_be_given(self, optional: Mapping[str, object], path: str) -> None:
+        """A parameter that may be left out but has neither a default nor null: its value would be made up.
+
+        OpenAI's guide writes it as a union with null ("All fields must be required"), which is right only for a tool
+        that takes null: an MCP server or a client of the daemon would get what its schema forbids.
+        """
+        for name, child in optional.items():
+            has_default = isinstance(child, Mapping) and "default" in child
+            if not has_default and not self._takes_null(child, path):
+                why = f"{self.dialect.name} has no parameters that may be left out, and this one takes no null"
+                self.opened.append(SchemaLoss(f"{path}/{name}", "required", why))
+
+    def _takes_null(self, schema: object, path: str) -> bool:
+        waiting, seen = [schema], set[str]()
+        while waiting and self.looked_at < MAX_WRITTEN_OUT:
+            self.looked_at += 1
+            each = waiting.pop()
+            if not isinstance(each, Mapping):
+                continue
+            kinds, values = each.get("type"), each.get("enum")
+            is_nullable = "const" in each and each["const"] is None
+            is_nullable |= kinds == "null" or each.get("nullable") is True
+            is_nullable |= isinstance(kinds, list) and "null" in kinds
+            is_nullable |= kinds is None and isinstance(values, list | tuple) and None in values
+            if is_nullable:
+                return True
+            for keyword in ("anyOf", "oneOf"):
+                waiting += each[keyword] if isinstance(each.get(keyword), list | tuple) else ()
+            reference = self._end_of(each.get("$ref"), path)
+            if reference is not None and reference not in seen:
+                seen.add(reference)
+                waiting.append(self._target(reference, path))
+        return False
 
     def _takes_name(self, name: str, is_needed: bool) -> bool:
         pattern = self.dialect.property_pattern
@@ -603,7 +508,7 @@ class _SchemaWalk(Struct):
             row.append(reference)
             if (target := self._target(reference, path)) is None:
                 break
-            if not isinstance(target, Mapping) or set(target) - {"$ref", *_DEFINITIONS} or "$ref" not in target:
+            if not isinstance(target, Mapping) or set(target) - {"$ref", *forms.DEFINITIONS} or "$ref" not in target:
                 end = reference
                 break
             reference = target["$ref"]
@@ -612,6 +517,13 @@ class _SchemaWalk(Struct):
 
     def _target(self, reference: str, path: str) -> object:
         """What a reference names: a schema. Where it is none: None, or a UsageError."""
+        base = self.root.get("$id")
+        if isinstance(base, str) and reference.startswith(f"{base}#"):
+            reference = reference[len(base) :]
+        if reference.startswith("#") and reference[1:2] not in ("", "/"):
+            self.anchors = forms.anchors(self.root) if self.anchors is None else self.anchors
+            if reference in self.anchors:
+                return self.anchors[reference]
         try:
             return forms.named_by(reference, self.root)
         except LookupError as why:
@@ -621,7 +533,8 @@ class _SchemaWalk(Struct):
     def _name(self, reference: str, *, writes: bool = True) -> str:
         """The name of its definition in what is written."""
         if reference not in self.names:
-            name = wanted = reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~").strip("#") or "root"
+            last = unquote(reference.rpartition("/")[2]).replace("~1", "/").replace("~0", "~").strip("#")
+            name = wanted = _NOT_IN_NAMES.sub("_", last) or "root"
             while name in self.taken:
                 self.taken[wanted] += 1
                 name = f"{wanted}_{self.taken[wanted]}"
@@ -638,7 +551,7 @@ class _SchemaWalk(Struct):
         if reference is None:
             return {}
         name = self._name(reference)
-        out: Body = {"$ref": f"#/$defs/{name.replace('~', '~0').replace('/', '~1')}"}
+        out: Body = {"$ref": f"#/$defs/{name}"}
         self.refers.append(_Refers(self.within, name, out, path, is_optional))
         return out
 
@@ -680,7 +593,7 @@ def _rename(out: Body, dialect: SchemaDialect) -> None:
     if dialect.one_of_as_any_of and "oneOf" in out and "anyOf" not in out:
         out["anyOf"] = out.pop("oneOf")
     const = out.get("const")
-    if dialect.const_as_enum and isinstance(const, str | int | float) and not isinstance(const, bool):
+    if dialect.plain_enum and isinstance(const, str | int | float) and not isinstance(const, bool):
         out["enum"] = [out.pop("const")]
     if out.get("unevaluatedProperties") is False and not _KEYS_ELSEWHERE & set(out):
         del out["unevaluatedProperties"]  # which then means the same

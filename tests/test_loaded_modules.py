@@ -76,7 +76,7 @@ LOADS = {
         """. actors actors.builtins actors.calls actors.cli actors.edits actors.index actors.journal actors.kernel
         actors.mcp actors.models actors.policy actors.processes actors.requests actors.telemetry actors.tools
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
-        329,  # with schema_forms, which was cut out of a long file
+        330,  # with schema_forms and schema_dialects, which were cut out of a long file
         """annotated_types apsw chardetng_py docstring_parser msgspec opentelemetry orjson pydantic pydantic_core pykka
         tantivy tree_sitter typing_extensions typing_inspection uvloop""",
         """rapidfuzz statistics tarfile httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from referencing import Registry
 
 from callboard.protocol.errors import UsageError
-from callboard.providers import tool_schema
+from callboard.providers import schema_dialects, tool_schema
 from callboard.providers.schema_forms import ASSERTIONS
 
 #: Schemas within one schema after its references were written out, and levels of it.
@@ -39,12 +39,12 @@ _NOT_KEPT: Final = frozenset(
 )
 #: What every provider takes, and what is checked: references are written out, since a server's circles would have no
 #: end, and what is no schema stands for anything.
-_OF_SERVERS: Final = tool_schema.SchemaDialect(
+_OF_SERVERS: Final = schema_dialects.SchemaDialect(
     "a server's tool",
     keywords=ASSERTIONS - _NOT_KEPT | {"description", "default"},
     explicit=True,
     references=False,
-    property_pattern=tool_schema.ANTHROPIC.property_pattern,
+    property_pattern=schema_dialects.ANTHROPIC.property_pattern,
     lenient=True,
     max_depth=MAX_DEPTH,
     max_nodes=MAX_NODES,

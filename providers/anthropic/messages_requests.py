@@ -18,7 +18,7 @@ from callboard.providers.anthropic.messages_dialects import MessagesDialect
 from callboard.providers.anthropic.server_blocks import CONTAINER, FOUND_TOOLS, found_tools, is_call, own_citations
 from callboard.providers.json_values import Body
 from callboard.providers.model_rules import Thinks, family_of, is_own, thinking_of
-from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
+from callboard.providers.schema_dialects import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
 
 #: `max_tokens` is required. 8,192 is the smallest output limit among the models that are still served.
 DEFAULT_MAX_TOKENS: Final = 8_192

@@ -9,6 +9,8 @@ from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import ClassVar, Final
 
+from msgspec.structs import replace
+
 from callboard.protocol import content, model
 from callboard.protocol.content import json_text
 from callboard.protocol.errors import UsageError
@@ -24,7 +26,15 @@ from callboard.providers.anthropic.messages_requests import (
     THINKING_BUDGETS,
 )
 from callboard.providers.json_values import Body
-from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
+from callboard.providers.schema_dialects import (
+    ANTHROPIC,
+    ANTHROPIC_ANSWER,
+    ANTHROPIC_STRICT,
+    BEDROCK,
+    BEDROCK_STRICT,
+    NOVA,
+    SchemaDialect,
+)
 
 ORIGIN: Final = "bedrock"
 #: Converse refuses a message with a document and without a text (API reference, `Message`).
@@ -82,6 +92,13 @@ _SYSTEM_TOOLS: Final[Mapping[type, str]] = {WebSearch: "nova_grounding", CodeExe
 _SYSTEM_TOOL_MODELS: Final = ("nova-2", "nova-premier")
 #: Other models take one of three (Nova 2 User Guide, "Extended thinking"; OpenAI's gpt-oss).
 _THREE_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+#: By what is in a model's name: the schemas of its tools, and those of strict ones.
+_TOOL_DIALECTS: Final[Mapping[str, tuple[SchemaDialect, SchemaDialect]]] = {
+    "claude": (ANTHROPIC, ANTHROPIC_STRICT),
+    "amazon.nova": (NOVA, NOVA),
+    "": (BEDROCK, BEDROCK_STRICT),
+}
+_NOVA_ROOT: Final = ("type", "properties", "required")
 #: Bedrock takes four cache points; tools and system have one each.
 _MESSAGE_CACHE_POINTS: Final = 2
 
@@ -236,7 +253,9 @@ class ConverseEncoding(encoding.TurnEncoding):
 
     def _tools(self) -> Body:
         request = self.request
-        tools: list[Body] = [_tool(tool) for tool in self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT, ANTHROPIC_ANSWER)]
+        dialects = next(row for maker, row in _TOOL_DIALECTS.items() if maker in request.model)
+        offered = self.adapted_tools(*dialects, ANTHROPIC_ANSWER)
+        tools: list[Body] = [_tool(_of_nova(tool) if NOVA in dialects else tool) for tool in offered]
         tools += [{"systemTool": {"name": self._system_tool(offer)}} for offer in request.server_tools]
         mode = request.tool_choice.mode
         if mode is ToolChoiceMode.NONE and tools:
@@ -406,6 +425,12 @@ def _is_text_or_call(block: Body) -> bool:
     """And no call of a tool that the provider runs itself."""
     use = block.get("toolUse")
     return "text" in block or (isinstance(use, dict) and "type" not in use)
+
+
+def _of_nova(tool: ToolDefinition) -> ToolDefinition:
+    """At the root of its parameters nothing but these three is taken; what else is said there goes before them."""
+    parameters = {keyword: value for keyword, value in tool.parameters.items() if keyword in _NOVA_ROOT}
+    return replace(tool, description=encoding.with_root_words(tool), parameters=parameters)
 
 
 def _tool(tool: ToolDefinition) -> Body:

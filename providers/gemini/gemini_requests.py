@@ -15,7 +15,7 @@ from callboard.protocol.output import is_any_object
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body, Json, dumps
-from callboard.providers.tool_schema import GEMINI, GEMINI_ANSWER
+from callboard.providers.schema_dialects import GEMINI, GEMINI_ANSWER
 
 ORIGIN: Final = "gemini"
 #: What the API takes in place of a signature on a part that another model made (docs/wire.md 1.4). Of a step's calls
@@ -232,9 +232,6 @@ class GeminiEncoding(encoding.TurnEncoding):
                 {"functionDeclarations": [_declaration(tool) for tool in self.adapted_tools(GEMINI, GEMINI)]}
             )
             config["functionCallingConfig"] = self._calling()
-            self.notes += [
-                f"tool {tool.name}: strict: the API has no such flag; left out" for tool in request.tools if tool.strict
-            ]
         if request.server_tools:
             if request.tools and self._is_old:
                 # 400 "Tool use with function calling is unsupported" (go-genai #323, celeste-python #197).
@@ -318,10 +315,9 @@ class GeminiEncoding(encoding.TurnEncoding):
 
 
 def _declaration(tool: ToolDefinition) -> Body:
-    declaration: Body = {"name": tool.name, "description": tool.description}
     if tool.parameters.get("properties") or tool.parameters.get("additionalProperties"):
-        declaration["parametersJsonSchema"] = tool.parameters
-    return declaration
+        return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
+    return {"name": tool.name, "description": encoding.with_root_words(tool)}
 
 
 def _server_tool(offer: server_tools.ServerToolOffer) -> Body:

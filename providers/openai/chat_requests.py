@@ -17,7 +17,7 @@ from callboard.providers.json_values import Body
 from callboard.providers.model_rules import FAMILY, Family, family_of, is_own
 from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.dialects import SERVERS, ChatDialect, StrictTools
-from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
+from callboard.providers.schema_dialects import OPENAI as OPENAI_SCHEMA
 
 #: The model's turn between tool results and the user's next message, where a server demands one (quirk 74).
 BRIDGE: Final = "I have the results."
@@ -228,8 +228,9 @@ class ChatEncoding(encoding.Encoding):
 
     def _tools(self) -> Sequence[ToolDefinition]:
         """The tools in schemas that the server takes, `strict` as it takes that."""
-        noted = len(self.notes)
-        tools = self.adapted_tools(OPENAI_SCHEMA, self.dialect.strict_schemas)
+        noted, schemas = len(self.notes), self.dialect.strict_schemas
+        lax = schemas.relaxed or OPENAI_SCHEMA
+        tools = self.adapted_tools(lax, schemas)
         strict, rule = {tool.strict for tool in tools}, self.dialect.strict
         if strict == {False} or rule is StrictTools.EACH or (rule is StrictTools.SAME and strict == {True}):
             return tools
@@ -239,7 +240,7 @@ class ChatEncoding(encoding.Encoding):
             f"strict: it {why} at {self.dialect.name}, so no tool is; arguments are checked when they come"
         ]
         self.request = replace(self.request, tools=tuple(replace(tool, strict=False) for tool in self.request.tools))
-        return self.adapted_tools(OPENAI_SCHEMA, self.dialect.strict_schemas)
+        return self.adapted_tools(lax, schemas)
 
     def _tool_choice(self, tools: Sequence[ToolDefinition]) -> tuple[Sequence[ToolDefinition], Body]:
         """The tools to be offered and the fields that say which must be called. What a server cannot be told by its
@@ -285,7 +286,10 @@ class ChatEncoding(encoding.Encoding):
             return {}, ""
         if is_any_object(schema) and self.dialect.json_mode:
             return {"response_format": {"type": "json_object"}}, encoding.JSON_WORDS
-        if self.dialect.strict_answers and (adapted := self.answer_schema(self.dialect.strict_schemas)):
+        schemas = self.dialect.strict_schemas
+        if not self.dialect.strict_answer_models.search(self.request.model):
+            schemas = schemas.relaxed or OPENAI_SCHEMA
+        if self.dialect.strict_answers and (adapted := self.answer_schema(schemas)):
             answer = {"name": "answer", "schema": adapted.schema, "strict": adapted.strict}
             return {"response_format": {"type": "json_schema", "json_schema": answer}}, ""
         if self.dialect.answer_format is not None:

@@ -22,7 +22,7 @@ from callboard.providers.json_values import Body
 from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
 from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, OPENAI_IMAGES, CallIdRule, checked_url
-from callboard.providers.tool_schema import CEREBRAS_STRICT, OPENAI_STRICT, SchemaDialect
+from callboard.providers.schema_dialects import CEREBRAS_STRICT, OPENAI_STRICT, SchemaDialect
 
 
 class StrictTools(StrEnum):
@@ -79,6 +79,8 @@ class ChatDialect(Struct, frozen=True):
     strict_answers: bool = False
     """It keeps a schema for certain where every object closes itself and requires all its properties, and takes any
     other for a hint, or not at all. Servers that make a grammar of it keep more of it as it is."""
+    strict_answer_models: re.Pattern[str] = _EVERY_MODEL
+    """Those of its models; the others take `strict: false`."""
     json_mode: bool = True
     """It has JSON mode, which needs no schema: `response_format` {"type": "json_object"}."""
     service_tiers: bool = True
@@ -221,12 +223,14 @@ _ROWS: Final = (
     ChatDialect("lmstudio", "http://localhost:1234/v1", parts=SEES, json_mode=False, service_tiers=False),
     ChatDialect(
         # "API Reference": logprobs "not yet supported". "Built-In Tools", "Browser Search", "Web Search". "Structured
-        # Outputs": all fields required, additionalProperties false. A message has `reasoning` (SDK, Chat Completions);
-        # other fields are refused ("property 'reasoning_content' is unsupported").
+        # Outputs": all fields required, additionalProperties false; `strict: true` at these two models only. A message
+        # has `reasoning` (SDK, Chat Completions); other fields are refused ("property 'reasoning_content' is
+        # unsupported").
         "groq",
         "https://api.groq.com/openai/v1",
         "GROQ_API_KEY",
         strict_answers=True,
+        strict_answer_models=re.compile(r"^openai/gpt-oss-(?:20b|120b)$"),
         parts=SEES,
         logprobs=None,
         reasoning_replay_field="reasoning",

@@ -21,7 +21,7 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
 from callboard.providers.openai.responses_items import TOOL_SEARCHES, sent_back
-from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT
+from callboard.providers.schema_dialects import OPENAI, OPENAI_STRICT
 
 #: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
 RESPONSES_IDS: Final = encoding.CallIdRule(re.compile(r"[\x21-\x7e]{1,64}"))

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from support.examples import examples
 
+from callboard.providers.schema_dialects import GEMINI, OPENAI, SchemaDialect
 from callboard.providers.schema_forms import in_2020_12, is_plain_regex, joined, joined_all
-from callboard.providers.tool_schema import GEMINI, OPENAI, SchemaDialect, adapt_schema
+from callboard.providers.tool_schema import adapt_schema
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from callboard.protocol.model import ModelRequest
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.json_values import dumps
 from callboard.providers.request_encoding import Encoding
-from callboard.providers.tool_schema import (
+from callboard.providers.schema_dialects import (
     ANTHROPIC,
     ANTHROPIC_ANSWER,
     ANTHROPIC_STRICT,
@@ -29,9 +29,8 @@ from callboard.providers.tool_schema import (
     OPENAI,
     OPENAI_STRICT,
     SchemaDialect,
-    SchemaLoss,
-    adapt_schema,
 )
+from callboard.providers.tool_schema import SchemaLoss, adapt_schema
 
 DIALECTS = (OPENAI, OPENAI_STRICT, ANTHROPIC, ANTHROPIC_STRICT, GEMINI)
 

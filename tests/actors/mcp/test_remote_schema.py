@@ -17,9 +17,9 @@ from callboard.actors.mcp.remote_schema import (
     fit_schema,
     misfit,
 )
-from callboard.providers import tool_schema
+from callboard.providers import schema_dialects, tool_schema
 
-DIALECTS = (tool_schema.OPENAI, tool_schema.OPENAI_STRICT, tool_schema.ANTHROPIC, tool_schema.GEMINI)
+DIALECTS = (schema_dialects.OPENAI, schema_dialects.OPENAI_STRICT, schema_dialects.ANTHROPIC, schema_dialects.GEMINI)
 KEYWORDS = (
     "type", "properties", "required", "items", "anyOf", "allOf", "oneOf", "not", "enum", "const", "$ref", "$defs",
     "additionalProperties", "patternProperties", "description", "minimum", "pattern", "default", "format", "title",
