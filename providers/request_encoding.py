@@ -444,7 +444,13 @@ class Encoding:
         for tool in self.request.tools:
             try:
                 found = adapted(tool.parameters, strict if tool.strict else lax)
-                if found.strict and budget is not None:
+                if found.strict and found.made_up:
+                    # OpenAI's guide writes it as a union with null, which only a tool that takes null may be sent:
+                    # strict tools are a client's, which gets the arguments as they come.
+                    why = f"{found.made_up} may be left out and takes no null, and {strict.name} requires it"
+                    self.notes.append(f"tool {tool.name}: strict: {why}; left out")
+                    found = adapted(tool.parameters, lax)
+                elif found.strict and budget is not None:
                     if left := budget.after(found.optional, found.unions):
                         budget = left
                     else:

@@ -60,6 +60,8 @@ class AdaptedSchema(Struct, frozen=True):
     """Can the API enforce this schema?"""
     is_recursive: bool = False
     """Has it a definition that refers to itself?"""
+    made_up: str = ""
+    """One that must be given here, though it may be left out and takes no null: a model makes its value up."""
     optional: int = 0
     """Parameters that may be left out, and those of several types: what a strict schema costs of `StrictBudget`."""
     unions: int = 0
@@ -80,7 +82,7 @@ def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> Adapte
         return replace(relaxed, losses=(*opened, *relaxed.losses))
     strict = dialect.closed and not opened
     costs = (walk.optional, walk.unions) if strict else (0, 0)
-    return AdaptedSchema(written, (*opened, *walk.losses), strict, walk.is_recursive, *costs)
+    return AdaptedSchema(written, (*opened, *walk.losses), strict, walk.is_recursive, walk.made_up, *costs)
 
 
 def _text_of(schema: Mapping[str, object]) -> bytes:
@@ -150,6 +152,7 @@ class _SchemaWalk(Struct):
     written_out: int = 0
     looked_at: int = 0
     """To find whether they take null."""
+    made_up: str = ""
     level: int = 0
     levels: int = 0
     properties: int = 0
@@ -380,16 +383,11 @@ class _SchemaWalk(Struct):
         return value
 
     def _must_be_given(self, optional: Mapping[str, object], path: str) -> None:
-        """A parameter that may be left out but has neither a default nor null: its value would be made up.
-
-        OpenAI's guide writes it as a union with null ("All fields must be required"), which is right only for a tool
-        that takes null: an MCP server or a client of the daemon would get what its schema forbids.
-        """
+        """What may be left out is its default or null, where all must be given. Else its value is made up."""
         for name, child in optional.items():
             has_default = isinstance(child, Mapping) and "default" in child
-            if not has_default and not self._takes_null(child, path):
-                why = f"{self.dialect.name} has no parameters that may be left out, and this one takes no null"
-                self.opened.append(SchemaLoss(f"{path}/{name}", "required", why))
+            if not self.made_up and not has_default and not self._takes_null(child, path):
+                self.made_up = f"{path}/{name}"
 
     def _takes_null(self, schema: object, path: str) -> bool:
         waiting, seen = [schema], set[str]()
