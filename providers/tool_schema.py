@@ -456,7 +456,7 @@ class _SchemaWalk(Struct):
             references += [each for each in more if each not in seen]
             seen.update(more)
         key = frozenset(references)
-        has_room = self.written_out <= MAX_WRITTEN_OUT and (writes_out or depth < MAX_SCHEMA_DEPTH // 2)
+        has_room = self.written_out <= MAX_WRITTEN_OUT and depth < MAX_SCHEMA_DEPTH // 2
         if references and (key in self.writing_out or not has_room):
             return self._left_bare(own, references, path)
         out, left = forms.joined_all(parts)
