@@ -296,7 +296,9 @@ class MessagesEncoding(encoding.TurnEncoding):
             return self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT, ANTHROPIC_ANSWER)
         if any(tool.strict for tool in self.request.tools):
             self.notes.append(f"strict: {self._dialect.name} has no such field; left out")
-        return [replace(tool, strict=False) for tool in self.adapted_tools(ANTHROPIC, ANTHROPIC)]
+            tools = tuple(replace(tool, strict=False) for tool in self.request.tools)
+            self.request = replace(self.request, tools=tools)
+        return self.adapted_tools(ANTHROPIC, ANTHROPIC)
 
     def _server_offer(self, offer: server_tools.ServerToolOffer, servers: list[Body]) -> Body:
         if not isinstance(offer, self._dialect.server_tools):
