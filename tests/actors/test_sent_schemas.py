@@ -196,7 +196,8 @@ REFUSALS = {
 def test_a_strict_tool_that_is_refused_all_the_same_is_sent_without_strict(api: Api, said: str) -> None:
     error = {"message": said, "type": "invalid_request_error"}
     refused = RawAnswer({"type": "error", "error": error} if api is Api.ANTHROPIC else {"error": error}, 400)
-    own = ClientTool("odd", "d", {"type": "object", "properties": {"a": {"type": "string"}}}, strict=True)
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    own = ClientTool("odd", "d", parameters, strict=True)
     with shared_double([refused, Turn("one"), Turn("two")]) as server, runtime_for(server, api) as runtime:
         first = runtime.ask_sync("hi", tools=[own])
         assert runtime.ask_sync("hi", tools=[own]).text == "two"
