@@ -520,10 +520,10 @@ class ResponsesDecoder(BaseDecoder):
 
     def _tell_item(self, old: StreamedItem, out: _Out) -> None:
         state = self._items.open(old.kind, old.index)
-        state.phase = old.phase
         if old.final is not None:
             self._finish_item(state, old.final, out)
             return
+        state.phase = old.phase
         kind: Prose = TextDelta if old.kind == "message" else ThinkingDelta
         for text in old.texts:
             again = self._new_text(state, text.slot, text.place)

@@ -66,6 +66,22 @@ def test_quirk_63_where_deltas_and_the_finished_item_contradict_each_other_the_i
     check()
 
 
+def test_quirk_93_what_a_message_is_stays_its_own_where_items_are_told_apart_at_the_end_only() -> None:
+    """Found by drawing: the second message's `phase` stayed with the first, and a break came before the second."""
+    refusals = [{"type": "message", "id": f"msg_{n}", "role": "assistant", "status": "completed"} for n in (0, 1)]
+    output = [{**each, "content": [{"type": "refusal", "refusal": "0"}]} for each in refusals]
+    output[1]["phase"] = "commentary"
+    response = {"id": "resp_1", "object": "response", "model": "gpt", "status": "completed", "output": output}
+
+    @settings(max_examples=EXAMPLES // 10, deadline=None)
+    @given(st.sampled_from(["late", "none", "right"]), st.booleans(), st.data())
+    def check(output_index: str, announced: bool, data: st.DataObject) -> None:
+        manner = Manner(output_index=output_index, announced=announced, item_done="in place", deltas=False)
+        assert answer(ADAPTER, sse(told(data.draw, response, manner))).text == whole(response).text == "00"
+
+    check()
+
+
 def test_quirk_63_the_finished_items_win_where_the_last_event_repeats_none() -> None:
     @settings(max_examples=EXAMPLES // 2, deadline=None)
     @given(responses(), st.sampled_from(["stable", "rotating"]), st.data())
