@@ -17,7 +17,7 @@ from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.testing.simulated_run import attempt, token_of
 
 #: Each is found by fewer.
-SEEDS: Final = 60
+SEEDS: Final = 120
 
 
 class Fault(NamedTuple):
