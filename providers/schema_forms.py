@@ -151,6 +151,24 @@ def _is_schema(value: object) -> bool:
     return isinstance(value, Mapping | bool)
 
 
+#: What Python refuses in a regex, or warns of, and JavaScript, whose regexes JSON Schema means, reads: such a pattern
+#: is believed; and one that is longer than any that says something.
+_IN_JAVASCRIPT: Final = re.compile(r"\\(?:[pP]\{|u\{|c[A-Za-z]|k<)|\(\?<[A-Za-z_$]|\[\^?\[|--|&&|~~|\|\|")
+_MOST_REGEX_CHARS: Final = 2_000
+
+
+def _is_regex(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    if len(value) > _MOST_REGEX_CHARS or _IN_JAVASCRIPT.search(value):
+        return True
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
+
+
 _ALLOWED: Final[Mapping[str, Callable[[object], bool]]] = {
     **dict.fromkeys(_NUMBERS, _is_number),
     **dict.fromkeys(_COUNTS, _is_count),
@@ -158,6 +176,7 @@ _ALLOWED: Final[Mapping[str, Callable[[object], bool]]] = {
     **dict.fromkeys(SCHEMA_MAPS, lambda value: isinstance(value, Mapping)),
     **dict.fromkeys(SCHEMA_LISTS, lambda value: isinstance(value, list | tuple) and len(value) > 0),
     **dict.fromkeys(SCHEMAS, _is_schema),
+    "pattern": _is_regex,
     "type": _is_type,
     "enum": lambda value: isinstance(value, list | tuple) and len(value) > 0,
     "required": lambda value: isinstance(value, list | tuple | bool),
@@ -246,12 +265,16 @@ def _values_by_type(out: Body) -> None:
     values, kind = out.get("enum"), out.get("type")
     if not isinstance(values, list | tuple) or kind is None:
         return
-    kinds = set(kind) if isinstance(kind, list) else {kind}
-    if "number" in kinds:
-        kinds.add("integer")
+    kinds = _kinds_of(kind)
     fitting = [value for value in values if type_of(value) in kinds]
     if fitting and len(fitting) < len(values):
         out["enum"] = fitting
+
+
+def _kinds_of(kind: object) -> set[object]:
+    """The types that a `type` allows, as `type_of` names them."""
+    kinds: set[object] = set(kind) if isinstance(kind, list) else {kind}
+    return kinds | {"integer"} if "number" in kinds else kinds
 
 
 #: Keywords that say something of values of one type only; all others go with every type.
@@ -315,7 +338,7 @@ def with_plain_values(schema: Body) -> tuple[Body, bool]:
 _PLAIN_PARTS: Final = re.compile(r"\\(?:.|$)|\[\^?(?:\\.|[^\]\\])*(?:\]|\\?$)", re.DOTALL)
 _LOOKAROUND: Final = re.compile(r"\(\?(?:[=!<>]|P=)")
 _ESCAPED_BACKSLASH: Final = re.compile(r"\\\\")
-_BACK_OR_CLASS: Final = re.compile(r"\\(?:[1-9]|k<|[pP]\{)")
+_BACK_OR_CLASS: Final = re.compile(r"\\(?:[1-9]|k<|[pPu]\{|c[A-Za-z])")
 
 
 def is_plain_regex(pattern: str) -> bool:
@@ -400,7 +423,10 @@ def _joined_objects(first: Body, second: Body) -> Body | None:
 
 def _joined_values(out: Body) -> Body | None:
     """A constant among values; none, where they contradict each other."""
-    values = out.get("enum")
+    _values_by_type(out)
+    values, kind = out.get("enum"), out.get("type")
+    if "const" in out and kind is not None and type_of(out["const"]) not in _kinds_of(kind):
+        return None
     if "const" in out and isinstance(values, list | tuple):
         if out["const"] not in values:
             return None

@@ -62,6 +62,7 @@ def test_what_other_drafts_say(schema: dict[str, Any], plain: dict[str, Any]) ->
     [
         {"type": "text"}, {"type": 7}, {"type": []}, {"enum": "a"}, {"enum": []}, {"required": "a"}, {"anyOf": []},
         {"properties": []}, {"items": 7}, {"minimum": "1"}, {"minLength": -1}, {"minItems": 1.5}, {"pattern": 7},
+        {"pattern": "?"}, {"pattern": "[a"}, {"pattern": "a{2,1}"}, {"pattern": "(?P<a"}, {"pattern": "(" * 1_000},
         {"description": ["a"]}, {"$ref": {}}, {"additionalProperties": "no"}, {"multipleOf": 0}, {"uniqueItems": 1},
         {"minimum": True}, {"format": None}, {"not": []}, {"patternProperties": 1}, {"maximum": float("inf")},
         {"dependentRequired": ["a"]}, {"dependentRequired": {"a": "b"}}, {"dependencies": []},
@@ -73,6 +74,13 @@ def test_what_no_draft_allows_is_taken_out_and_named(schema: dict[str, Any]) -> 
     plain, faults = in_2020_12(schema)
     assert plain == {}
     assert [keyword for keyword, _ in faults] == list(schema)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\p{Lu}+", r"(?<year>\d{4})", r"\u{1F600}", r"[[a]", r"[a--b]", "[" * 100_000, "a*"]
+)
+def test_a_pattern_that_javascript_may_read_stays(pattern: str) -> None:
+    assert in_2020_12({"pattern": pattern}) == ({"pattern": pattern}, [])
 
 
 @pytest.mark.parametrize(
@@ -97,6 +105,7 @@ def test_what_no_draft_allows_is_taken_out_and_named(schema: dict[str, Any]) -> 
         (r"(?<year>\d{4})", False),  # JavaScript's name of a group
         (r"\p{Lu}+", False),
         (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", False),  # pydantic's of a Decimal
+        (r"\u{1F600}", False),
     ],
 )
 def test_what_an_automaton_can_follow(pattern: str, is_plain: bool) -> None:
@@ -144,9 +153,12 @@ def test_a_pattern_is_read_once_however_it_is(start: str) -> None:
                 "additionalProperties": {"type": "string"},
             },
         ),
+        ({"type": "string"}, {"enum": ["a", None, 1]}, {"type": "string", "enum": ["a"]}),
         # What only an `allOf` can say.
         ({"type": "string"}, {"type": "integer"}, None),
         ({"pattern": "a"}, {"pattern": "b"}, None),
+        ({"const": True}, {"type": ["string", "null"]}, None),
+        ({"const": 1}, {"type": "number"}, {"const": 1, "type": "number"}),
         ({"enum": [1]}, {"enum": [2]}, None),
         ({"anyOf": [{"minimum": 1}]}, {"anyOf": [{"maximum": 2}]}, None),
         ({"prefixItems": [{}]}, {"items": {"type": "null"}}, None),
