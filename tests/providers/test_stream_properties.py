@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.mutations import changed
@@ -98,6 +98,10 @@ CALL_PIECES: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]
 }
 
 
+#: Those in which each call has another index.
+OF_THEIR_OWN_INDEX = CALL_PIECES["as it is"], CALL_PIECES["its id in each"]
+
+
 def _without_index(call: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in call.items() if key != "index"}
 
@@ -136,6 +140,9 @@ def test_calls_of_chat_completions_that_share_an_id(
 
     @for_all(turns(wire))
     def check(turn: Turn) -> None:
+        # Without an index of its own, the same call once more is one that is told again (quirk 7).
+        calls = [repr(said) for said in wire.told(turn) if said[0] == "call"]
+        assume(len(set(calls)) == len(calls) or sent in OF_THEIR_OWN_INDEX)
         documents = _with_one_id(wire.stream(turn, PLAIN))
         first: dict[str, Any] = {}
         for document in documents:
