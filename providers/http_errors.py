@@ -155,7 +155,8 @@ def _read_error(payload: Json) -> _Said:
     if not isinstance(inner, dict):
         words = _words(payload.get("code"), payload.get("type"), payload.get("error_type"))
         return _Said(_shown(inner), words, _status(payload.get("status")), inner=_document(inner))
-    message = inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or inner
+    told: Json = next((inner[name] for name in _MESSAGES if inner.get(name)), None)
+    message = told or inner.get("error") or payload.get("message") or inner
     code, kind, status = inner.get("code"), inner.get("type"), inner.get("status")
     number = _status(code) or _status(inner.get("status_code")) or _status(status)
     reasons = [*_spent_quotas(inner), *(detail.get("reason") for detail in details_of(inner))]  # as API_KEY_INVALID
@@ -198,6 +199,8 @@ def _spent_quotas(error: JsonObject) -> Iterator[str]:
 #: Fields by which a document of a stream, or a whole answer, is an answer.
 _ANSWERS: Final = frozenset({"choices", "candidates", "content", "output", "response", "delta", "item"})
 _CODES: Final = ("code", "status_code", "error_code", "error_type")
+#: Where the words of an error stand. The later names are those of Baidu ("Error codes") and of Java servers.
+_MESSAGES: Final = ("message", "msg", "error_msg", "error_message", "errorMessage")
 _GOOD: Final = (None, "", 0, "0", 200, "200", "ok", "OK", "success", "SUCCESS")
 
 
@@ -213,7 +216,7 @@ def is_error(document: JsonObject, *, whole: bool = False) -> bool:
         return False
     if document.get("detail") or (whole and document.get("errors")):
         return True
-    has_words = isinstance(document.get("message"), str) or isinstance(document.get("msg"), str)
+    has_words = any(isinstance(document.get(name), str) for name in _MESSAGES)
     return has_words and (whole or any(document.get(name) not in _GOOD for name in _CODES))
 
 

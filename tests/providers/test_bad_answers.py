@@ -141,6 +141,8 @@ OUTSIDE: list[tuple[Adapter, bytes, ErrorKind, str]] = [
     (CHAT, chat("Hel") + b"data: it is odd\n\n", K.MALFORMED, "it is odd"),
     (CHAT, chat("Hel") + b'data: {"message": "the worker died"}\n\n', K.TRUNCATED, "the worker died"),
     (CHAT, sse([{"status_code": 429, "message": "slower"}]), K.RATE_LIMITED, "slower"),
+    (CHAT, b'{"error_code":336003,"error_msg":"the max input length is 11200"}', K.OTHER, "the max input length"),
+    (CHAT, sse([{"errorCode": 1, "error_code": 5, "errorMessage": "no such thing"}]), K.OTHER, "no such thing"),
     (CHAT, sse([{"detail": "Invalid API key"}]), K.AUTHENTICATION, "Invalid API key"),
     (CHAT, sse([{"detail": [{"loc": ["body", "n"], "msg": "too small"}]}]), K.INVALID_REQUEST, "body.n: too small"),
     (CHAT, sse([{"id": "1", "choices": None, "base_resp": {"status_code": 1008, "status_msg": "no money"}}]), K.BILLING,
