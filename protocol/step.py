@@ -64,7 +64,7 @@ _SHORT_ANSWERS: Final = {
 }
 #: Of a model that thinks, for example, until nothing is left for an answer.
 NO_ROOM: Final = "The limit of output tokens was reached before the model had answered; raise it."
-#: Of a call in a model's own markup: none is run from text, which may be of whoever wrote what the model read.
+#: Of a call in a model's own markup: none is run from text: the author of what the model read may have put it there.
 WRITTEN_CALL_TOLD: Final = "The model wrote a call of {} as text, in its own markup, which is not run."
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})

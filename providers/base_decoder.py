@@ -478,9 +478,8 @@ class BaseDecoder(ABC):
             if not self._last_data and not begins:
                 self.fail_malformed(out, "the body is neither JSON nor an event stream.", self._head)
             elif self._outside and not self.ended:
-                self.fail_truncated(
-                    out
-                )  # only the end of the body says that the turn is whole, and words came before it
+                # Only the end of the body says that the turn is whole, and words came before it.
+                self.fail_truncated(out)
             elif not self.ended:
                 self.on_end(out, False)
 

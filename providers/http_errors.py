@@ -1,4 +1,4 @@
-"""Reads a provider's error, in whatever document it came, and finds its kind by the table (error_table.py).
+"""Reads a provider's error, in any document that it may come in, and finds its kind by the table (error_table.py).
 
 Where status and code say no more than that the request is bad, the words of the message may, and so may the error of
 another server that a gateway passes on inside its own. Whether trying again can help follows from the kind

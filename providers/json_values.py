@@ -128,23 +128,24 @@ def canonical_arguments(raw: str) -> tuple[str, bool]:
 def final_arguments(raw: str) -> tuple[str, bool]:
     """`canonical_arguments` of a call to which nothing more can come: an object that was said again is one (7)."""
     arguments, complete = canonical_arguments(raw)
-    if complete or not (text := raw.strip()).startswith("{"):
-        return arguments, complete
-    try:
-        end = json.JSONDecoder(strict=False).raw_decode(text)[1]
-    except (ValueError, RecursionError):
-        return arguments, False
-    is_repeat = not any(map(str.strip, text.split(text[:end])))
-    return canonical_arguments(text[:end]) if is_repeat else (arguments, False)
+    first = "" if complete else _first_object(text := raw.strip())
+    is_repeat = first and not any(map(str.strip, text.split(first)))
+    return canonical_arguments(first) if is_repeat else (arguments, complete)
 
 
 def holds_objects(text: str) -> bool:
     """Are these the arguments of several calls: one whole object behind another?"""
+    first = _first_object(text := text.strip())
+    return bool(first) and text[len(first) :].lstrip().startswith("{")
+
+
+def _first_object(text: str) -> str:
+    """The JSON of the object that the text begins with; "": it begins with none."""
     try:
-        value, end = json.JSONDecoder(strict=False).raw_decode(text := text.strip())
+        value, end = json.JSONDecoder(strict=False).raw_decode(text)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and text[end:].lstrip().startswith("{")
+        return ""
+    return text[:end] if isinstance(value, dict) else ""
 
 
 def _lenient_loads(text: str) -> tuple[str, Json]:

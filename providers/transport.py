@@ -110,7 +110,7 @@ class HttpProvider:
         authorizer: Authorizer | None = None,
     ) -> None:
         """`authorizer`: adds the credential, where the adapter has none of its own. `transport`: what carries the bytes
-        in place of an `HttpTransport(proxy=proxy, verify=verify)`; whoever gives it closes it."""
+        in place of an `HttpTransport(proxy=proxy, verify=verify)`; who gives it closes it."""
         self.adapter = adapter
         self.address = adapter.address if isinstance(adapter, HasAddress) else ""
         """See `HasAddress.address`."""

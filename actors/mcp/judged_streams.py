@@ -160,7 +160,7 @@ def _judged(
 
 
 def _unusable(piece: object, revision: str) -> str:
-    """Of a tool, what the schema allows and nobody can use: an empty name; and since 2026-07-28 a header that may not
+    """Of a tool, what the schema allows and no client can use: an empty name; since 2026-07-28 a header that may not
     be sent, for which the SDK drops the tool without a word to us."""
     assert isinstance(piece, Mapping)
     if not piece["name"]:

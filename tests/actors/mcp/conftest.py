@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from callboard.actors.mcp.remote_values import ServerState, ServerStatus
+
 TOOLS = Path(__file__).with_name("served_tools.py")
 #: For a process to start or end on a loaded machine.
 PATIENCE_SECONDS = 60.0
@@ -32,10 +34,15 @@ def is_held(marker: Path) -> bool:
     return False
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition of another process."""
+def is_settled(server: ServerStatus) -> bool:
+    """Is it connected, or has it failed to connect?"""
+    return server.state is not ServerState.STARTING or bool(server.reason)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition of another process or thread."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - another process sets no event here
+        while not condition():  # noqa: ASYNC110 - neither sets an event of this loop
             await asyncio.sleep(0.02)
 
 

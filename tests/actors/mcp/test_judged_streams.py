@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from callboard.actors.mcp.judged_streams import judge
 from callboard.actors.mcp.remote_values import ServerState, ServerStatus
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.tools import FailureCode
+
+from .conftest import is_settled, until
 
 PROGRAM = str(Path(__file__).parents[2] / "support" / "mcp_told_server.py")
 PATIENCE_SECONDS = 30.0
@@ -34,12 +36,6 @@ def tool(name: object, **more: object) -> dict[str, object]:
 
 def text(said: str) -> dict[str, object]:
     return {"type": "text", "text": said}
-
-
-async def until_true(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what other threads and processes do sets no event of this loop
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -67,12 +63,8 @@ async def told(transport: str, file: Path, **methods: Mapping[str, object]) -> A
 @asynccontextmanager
 async def runtime_of(server: McpServer) -> AsyncIterator[Runtime]:
     async with Runtime(Settings(mcp_servers={"told": server})) as runtime:
-        await until_true(lambda: is_settled(status(runtime)))
+        await until(lambda: is_settled(status(runtime)))
         yield runtime
-
-
-def is_settled(server: ServerStatus) -> bool:
-    return server.state is not ServerState.STARTING or bool(server.reason)
 
 
 def status(runtime: Runtime) -> ServerStatus:
@@ -288,7 +280,7 @@ async def test_a_page_that_does_not_come_is_asked_for_again(tmp_path: Path, monk
         whole = {"tools/list": {"": first, "b": page(tool("b"))}}
         (tmp_path / "new").write_text(json.dumps(whole))
         (tmp_path / "new").rename(file)  # whole at once, as the server reads it at each request
-        await until_true(lambda: names(runtime) == {"a", "b"})
+        await until(lambda: names(runtime) == {"a", "b"})
         assert status(runtime).left_out == {}
         assert status(runtime).connections == 1
 

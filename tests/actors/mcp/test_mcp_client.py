@@ -17,11 +17,13 @@ from hypothesis import settings as hypothesis_settings
 
 from callboard import Approval, AskApproval, McpServer, Policy, Rule, Runtime, Settings, tool
 from callboard.actors.mcp import server_actor, server_link
-from callboard.actors.mcp.remote_values import ServerState, ServerStatus
+from callboard.actors.mcp.remote_values import ServerState
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import FailureCode
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
+
+from .conftest import is_settled, until
 
 RAW = str(Path(__file__).parents[2] / "support" / "mcp_raw_server.py")
 #: Of each test that waits for something: longer than a loaded machine takes.
@@ -40,18 +42,8 @@ async def runtime_with(
 ) -> AsyncIterator[Runtime]:
     async with Runtime(Settings(mcp_servers={"raw": server}, **more), approve=approve) as runtime:
         # The runtime itself waits 10 s for it, in which a busy machine may not get so far.
-        await until_true(lambda: is_settled(runtime.mcp_servers()[0]))
+        await until(lambda: is_settled(runtime.mcp_servers()[0]))
         yield runtime
-
-
-def is_settled(server: ServerStatus) -> bool:
-    return server.state is not ServerState.STARTING or bool(server.reason)
-
-
-async def until_true(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what other threads and processes do sets no event of this loop
-            await asyncio.sleep(0.01)
 
 
 def echo_of(runtime: Runtime) -> ToolOffer:
@@ -85,7 +77,7 @@ async def test_the_tools_of_a_server_are_tools_of_the_runtime() -> None:
         )
         said = []
         assert (await runtime.call_tool("raw_progress", on_progress=said.append)).ok
-        await until_true(lambda: said)
+        await until(lambda: said)
         assert [(each.message, each.fraction) for each in said] == [("a quarter", 0.25)]
 
 
@@ -118,7 +110,7 @@ async def test_a_tool_that_comes_later_is_offered_later() -> None:
         assert missing.failure is not None
         assert missing.failure.code is FailureCode.UNKNOWN_TOOL
         assert (await runtime.call_tool("raw_grow")).ok
-        await until_true(lambda: "raw_later" in runtime.mcp_servers()[0].tools)
+        await until(lambda: "raw_later" in runtime.mcp_servers()[0].tools)
         assert (await runtime.call_tool("raw_later")).content == "more"
 
 
@@ -134,11 +126,11 @@ async def test_a_tool_whose_description_has_changed_is_asked_about_once() -> Non
         assert (await runtime.call_tool("raw_echo")).ok
         assert asked == []
         assert (await runtime.call_tool("raw_change")).ok
-        await until_true(lambda: "author" in echo_of(runtime).definition.description)
+        await until(lambda: "author" in echo_of(runtime).definition.description)
         assert echo_of(runtime).contract.asks_because
         assert (await runtime.call_tool("raw_echo")).ok
         assert asked == ["raw_echo"]
-        await until_true(lambda: not echo_of(runtime).contract.asks_because)
+        await until(lambda: not echo_of(runtime).contract.asks_because)
         assert (await runtime.call_tool("raw_echo")).ok
         assert asked == ["raw_echo"]
 
@@ -157,7 +149,7 @@ async def test_a_tool_that_has_changed_is_asked_about_whatever_allows_it(tmp_pat
             assert (await runtime.call_tool("raw_echo")).ok
         assert len(rules) == 1
         assert (await runtime.call_tool("raw_change")).ok
-        await until_true(lambda: echo_of(runtime).contract.asks_because)
+        await until(lambda: echo_of(runtime).contract.asks_because)
         for _ in range(2):
             assert (await runtime.call_tool("raw_echo")).ok
     assert len(rules) == 2
@@ -194,7 +186,7 @@ async def test_a_tool_that_changed_between_two_runs_is_asked_about(tmp_path: Pat
 async def test_a_request_that_runs_does_not_call_a_tool_that_has_changed_since() -> None:
     @tool(risk="read", isolation="task")
     async def wait_for_the_change() -> str:
-        await until_true(lambda: echo_of(runtime).contract.asks_because)
+        await until(lambda: echo_of(runtime).contract.asks_because)
         return "it has changed"
 
     names = ("raw_change", "wait_for_the_change", "raw_echo")
@@ -264,7 +256,7 @@ async def test_noise_floods_and_second_answers_do_no_harm(caplog: pytest.LogCapt
         assert (await runtime.call_tool("raw_flood", {"messages": 300})).content == "after the flood"
         assert (await runtime.call_tool("raw_twice")).content == "first"
         assert (await runtime.call_tool("raw_echo")).ok
-        await until_true(lambda: "api_key=" in caplog.text)
+        await until(lambda: "api_key=" in caplog.text)
     assert "sk-proj-Zq8v" not in caplog.text
 
 
@@ -299,7 +291,7 @@ async def test_a_server_that_does_not_start_is_given_up_and_the_runtime_works(
 ) -> None:
     monkeypatch.setattr(server_actor, "BACKOFF", server_actor.Backoff(0.0, 0.0))
     async with runtime_with(raw(mode, start_timeout=0.5)) as runtime:
-        await until_true(lambda: runtime.mcp_servers()[0].state is ServerState.FAILED)
+        await until(lambda: runtime.mcp_servers()[0].state is ServerState.FAILED)
         status = runtime.mcp_servers()[0]
         assert ("did not answer within 0.5 s" if mode == "mute" else "no such database") in status.reason
         missing = await runtime.call_tool("raw_echo")
@@ -318,7 +310,7 @@ async def test_tools_of_a_server_that_is_given_up_are_taken_away(monkeypatch: py
     monkeypatch.setattr(server_actor.server_spec, "__defaults__", (server_actor.BUDGET,))
     async with runtime_with(raw()) as runtime:
         assert (await runtime.call_tool("raw_die")).failure is not None
-        await until_true(lambda: runtime.mcp_servers()[0].state is ServerState.FAILED)
+        await until(lambda: runtime.mcp_servers()[0].state is ServerState.FAILED)
         assert not [offer for offer in runtime.tools() if offer.definition.name.startswith("raw_")]
 
 
@@ -351,8 +343,8 @@ async def test_kills_at_random_moments_are_one_failed_result_each_and_the_host_i
                         assert result.content == f'{{"n": {n}}}' or (
                             result.failure is not None and result.failure.code in known
                         ), result.content
-                    await until_true(lambda: not is_alive(pid))  # noqa: B023 - awaited here
-                    await until_true(lambda: runtime.mcp_servers()[0].state is ServerState.READY)
+                    await until(lambda: not is_alive(pid))  # noqa: B023 - awaited here
+                    await until(lambda: runtime.mcp_servers()[0].state is ServerState.READY)
         except asyncio.CancelledError:
             was_cancelled.append(True)
             raise
@@ -371,7 +363,7 @@ async def test_no_process_is_left_behind() -> None:
         child = int((await runtime.call_tool("raw_child")).content)
         assert is_alive(pid)
         assert is_alive(child)
-    await until_true(lambda: not is_alive(pid) and not is_alive(child))
+    await until(lambda: not is_alive(pid) and not is_alive(child))
 
 
 async def test_a_server_ends_with_a_host_that_is_killed(tmp_path: Path) -> None:
@@ -393,7 +385,7 @@ async def test_a_server_ends_with_a_host_that_is_killed(tmp_path: Path) -> None:
         assert is_alive(pid)
         process.kill()
         await process.wait()
-    await until_true(lambda: not is_alive(pid))
+    await until(lambda: not is_alive(pid))
 
 
 async def test_a_stopped_runtime_can_be_started_again() -> None:

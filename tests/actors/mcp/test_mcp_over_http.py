@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from callboard.actors.mcp import server_actor, server_connection
 from callboard.actors.mcp.remote_values import ServerState
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.tools import FailureCode, Risk
+
+from .conftest import until
 
 SUPPORT = Path(__file__).parents[2] / "support"
 PATIENCE_SECONDS = 30.0
@@ -42,12 +44,6 @@ async def http_server(port: int = 0) -> AsyncIterator[int]:
 def settings_for(port: int) -> Settings:
     server = McpServer(url=f"http://127.0.0.1:{port}/mcp", tools={"*": Risk.READ}, timeout=20.0)
     return Settings(mcp_servers={"web": server}, tool_failure_budget=None)
-
-
-async def until_true(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what other threads do sets no event of this loop
-            await asyncio.sleep(0.01)
 
 
 def is_refused(port: int) -> bool:
@@ -95,9 +91,9 @@ async def test_a_server_that_dies_is_one_failed_result_and_the_host_is_not_cance
         died = await runtime.call_tool("web_die")
         assert died.failure is not None
         assert died.failure.code is FailureCode.OUTCOME_UNKNOWN
-        await until_true(lambda: is_refused(port))  # a process that ends closes its connections before its port
+        await until(lambda: is_refused(port))  # a process that ends closes its connections before its port
         calling = asyncio.ensure_future(runtime.call_tool("web_echo"))  # never sent: it waits for the next connection
-        await until_true(lambda: runtime.mcp_servers()[0].state is ServerState.STARTING)
+        await until(lambda: runtime.mcp_servers()[0].state is ServerState.STARTING)
         async with http_server(port):
             assert (await calling).content == "echo"
             pid = int((await runtime.call_tool("web_pid")).content)
@@ -128,8 +124,8 @@ async def test_changes_are_heard_by_listening_and_by_the_time_for_which_a_list_c
             assert runtime.mcp("demo").status.revision == "2026-07-28"
             adds = {"announced": "demo_announce", "quiet": "demo_add_quietly"}[name]
             assert (await runtime.call_tool(adds)).ok
-            await until_true(lambda: f"demo_{name}" in runtime.mcp("demo").status.tools)
-            await until_true(lambda: f"demo_{name}" in {each.definition.name for each in runtime.tools()})
+            await until(lambda: f"demo_{name}" in runtime.mcp("demo").status.tools)
+            await until(lambda: f"demo_{name}" in {each.definition.name for each in runtime.tools()})
             assert (await runtime.call_tool(f"demo_{name}", {"a": 1, "b": 2})).content == "3"
 
     await has("announced")
