@@ -23,7 +23,7 @@ from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import ModelRequest, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.provider_options import AnthropicOptions, ExtraFields, OpenAIOptions
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.model_rules import family_of, thinking_of
+from callboard.providers.model_rules import _REFUSED, family_of, is_bare, thinking_of
 from callboard.providers.provider_registry import adapter_for
 
 TOOLS = tuple(ToolDefinition(ToolName(name), "F.", {"type": "object", "properties": {}}) for name in ("f", "g"))
@@ -439,3 +439,12 @@ def test_a_name_is_looked_up_once() -> None:
     for model in ("deepseek-v4-pro", "gpt-4.1", "claude-opus-5"):
         assert family_of(model) is family_of(model)
         assert thinking_of(model) is thinking_of(model)
+
+
+@pytest.mark.parametrize(
+    "option", sorted({name for row in _REFUSED for name in row.options} & {*Sampling.__struct_fields__})
+)
+def test_a_request_with_an_option_that_some_model_refuses_is_looked_at(option: str) -> None:
+    values = {"stop": ("x",), "reasoning_effort": "none", "temperature": 0.5, "top_p": 0.5}
+    assert is_bare(Sampling())
+    assert not is_bare(Sampling(**{option: values.get(option, 1)}))
