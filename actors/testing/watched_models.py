@@ -81,6 +81,8 @@ class _Call(Struct, eq=False):
     """Of an answer that failed, where nobody read along."""
     late_since: float = float("inf")
     """When its time was first seen to be over."""
+    untold_pauses: dict[int, float] = field(default_factory=dict)
+    """Its session has still to hear that it is asked again, in so many seconds behind so many requests."""
     untold_routes: list[int] = field(default_factory=list)
     """Its session has still to hear that another model is asked, after so many requests."""
 
@@ -178,7 +180,11 @@ class WatchedModels:
             return
         attempt.ended_at, attempt.response = self._system.now(), response
         call = self._calls.get(tag)
-        if call is not None and call.attempts and call.attempts[-1] is attempt and self._goes_elsewhere(call):
+        if call is None or not call.attempts or call.attempts[-1] is not attempt:
+            return
+        if (pause := self._pause(call)) is not None:
+            call.untold_pauses[len(call.attempts)] = pause
+        elif self._goes_elsewhere(call):
             call.goes_elsewhere()
 
     # -- what the session is told
@@ -231,7 +237,7 @@ class WatchedModels:
         )
 
     def _noted(self, call: _Call, event: ModelNoted) -> None:
-        pause = self._pause(call)
+        """Heard in its time or later: where the clock has jumped over the pause, the next request is sent already."""
         if event.kind is NoteKind.FALLBACK:
             if not call.untold_routes and self._has_limits and call.route == 0:
                 call.goes_elsewhere()  # since its limit lets no request through before the deadline
@@ -241,7 +247,8 @@ class WatchedModels:
             return
         if event.kind is not NoteKind.RETRY:
             return
-        if event.requests != len(call.attempts) or pause is None or abs(event.until_at - event.at - pause) > EPSILON:
+        pause = call.untold_pauses.pop(event.requests, None)
+        if pause is None or abs(event.until_at - event.at - pause) > EPSILON:
             told = f"of {event.requests} requests, {len(call.attempts)} were sent; until {event.until_at:g}"
             self._wrong(event.tag, "told", f"{told}, where the pause is {pause} from {event.at:g}")
 

@@ -37,6 +37,7 @@ from callboard.actors.testing.simulated_run import SimulatedRun, check, play, ru
 from callboard.protocol.commands import CallModel, Finish, Outcome
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.errors import UsageError
+from callboard.protocol.events import ModelNoted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.options import RequestOptions
@@ -170,6 +171,21 @@ def test_a_pause_before_a_start_counts_from_when_the_supervisor_has_read_of_the_
     turn = PlannedTurn(calls=(PlannedCall(LOOK, '{"x":0}', "a", seconds=0.25),), seconds=0.25)
     run = played(Scenario(turns=(turn,), tools=STANDARD_TOOLS, request_id=RequestId("r")), faults=faults)
     assert [seconds for _, seconds in run.world.jumps] == [held_up_seconds] * 2
+
+
+@pytest.mark.parametrize("jump_seconds", [0.375, 0.5, 1.0, 10.0, 65.0])
+@pytest.mark.parametrize("schedule_seed", range(5))
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_session_may_hear_that_it_is_asked_again_behind_the_next_request(
+    failures: int, schedule_seed: int, jump_seconds: float
+) -> None:
+    """The clock jumps over the pause when the request has failed: what was due meanwhile is sent as soon as told."""
+    turn = PlannedTurn(text="done", seconds=0.25, requests=failures + 1)
+    scenario = Scenario(turns=(turn,), tools=STANDARD_TOOLS, request_id=RequestId("r"))
+    alone = played(scenario, seed=schedule_seed)
+    ended_at = next(entry.at for entry in alone.traces[0].entries if isinstance(entry.value, ModelNoted))
+    run = played(scenario, seed=schedule_seed, faults=Faults(jumps=((ended_at, jump_seconds),)))
+    assert outcome(run.traces[0]) is Outcome.ANSWERED
 
 
 def test_a_session_that_dies_before_a_loss_is_written_and_never_starts_again_was_told() -> None:
