@@ -123,7 +123,7 @@ class PromptBuilder:
         self._old = self._pieces_of(history[begin:question_at], begin + 1)
         asked, *self._steps = self._pieces_of(history[question_at:] or (started.user,), question_at + 1)
         self._user = asked
-        self._earlier = self._make_earlier()
+        self._earlier = self._piece(self._in_their_place())
         self._has_stepped = False
         """This request has added a step."""
         self._next_number = max(len(history), question_at + 1) + 1
@@ -350,8 +350,8 @@ class PromptBuilder:
         before, target = self.tokens, int(limit * CUT_TO)
         self._shorten_old(target)
         self._drop_old(target)
-        if self._earlier is not None and self.tokens > limit:
-            self._remove_earlier()
+        if self.tokens > limit:
+            self._show(self._earlier, ())
         self._shorten(self._steps[:-1], limit)
         while len(self._steps) > 1 and self.tokens > limit:
             self._drop(self._steps)
@@ -360,8 +360,7 @@ class PromptBuilder:
         self._flatten()
 
     def _pieces(self) -> tuple[_Piece, ...]:
-        earlier = () if self._earlier is None else (self._earlier,)
-        return (self._head, *earlier, *self._old, self._user, *self._steps)
+        return (self._head, self._earlier, *self._old, self._user, *self._steps)
 
     def _pieces_of(self, messages: Sequence[Message], number: int) -> list[_Piece]:
         """One an atom; the first message has this number."""
@@ -602,23 +601,15 @@ class PromptBuilder:
             told.append(f"messages up to {now.summarised} were replaced by a summary")
         return now, f"To make room, {' and '.join(told)}; the conversation keeps them all." if told else ""
 
-    def _make_earlier(self) -> _Piece | None:
+    def _in_their_place(self) -> Atom:
         """What is shown in place of messages that are left out; nothing where compaction is off."""
         first = len(self._leading) + 1
         if self.compacted.left_out < first:
-            return None
-        return self._piece((compaction.earlier_message(first, self.compacted, may_read=self._may_read),))
+            return ()
+        return (compaction.earlier_message(first, self.compacted, may_read=self._may_read),)
 
     def _put_earlier(self) -> None:
-        self._remove_earlier()
-        self._earlier = self._make_earlier()
-        if self._earlier is not None:
-            self.size.add(self._earlier.tokens)
-
-    def _remove_earlier(self) -> None:
-        if self._earlier is not None:
-            self.size.remove(self._earlier.tokens, is_measured=self._earlier.is_measured)
-            self._earlier = None
+        self._show(self._earlier, self._in_their_place())
 
 
 class _SummaryPlan(Struct, frozen=True):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
 
 from callboard.actors.journal.journal import CRASHED, MAX_TRIES
-from callboard.actors.kernel import Down, ExitReason, Ref
+from callboard.actors.kernel import Down, ExitReason, MailboxFull, Ref
 from callboard.actors.requests.replies import STOPPING, Answer, Seen, Unwritten
 from callboard.actors.requests.session_messages import ReplayedSession
 from callboard.actors.requests.write_ahead import LOST, WriteAhead
@@ -35,6 +36,7 @@ from callboard.protocol.machine import Session
 from callboard.protocol.model import CallPurpose
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.invariants import INVARIANTS, violations
+from callboard.protocol.testing.outside import beginning, foreign_event, is_beginning
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.story import CALL_ENDINGS, Story
 from callboard.protocol.testing.trace import Entry, Trace, Verb
@@ -108,6 +110,17 @@ class SimulatedRequest:
         """Something happens to it: its session, if there is one, hears of it."""
         if self.ref is not None:
             self.ref.tell_control(event)
+
+    def hears_of_another(self, number: int) -> None:
+        """Something is said of another request, with the tags of what its session has open; but a new session takes the
+        first one that begins."""
+        plan, session, world = self.scenario, self.trace.session, self.world
+        is_new = session is None or session.state is RequestState.NEW
+        if self.ref is None or world is None or (is_new and is_beginning(number)):
+            return
+        step, calls = session.step if session is not None else plan.tag, list(world.plans[plan.request_id].of_call)
+        with suppress(MailboxFull):
+            self.ref.tell(foreign_event(number, beginning(plan), step, calls, world.scheduler.now()))
 
     @property
     def finish(self) -> Finish | None:

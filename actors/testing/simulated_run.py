@@ -74,7 +74,7 @@ from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.prompt_tokens import estimate_tokens
 from callboard.protocol.testing import drawing, generator, long_conversations
-from callboard.protocol.testing.outside import beginning, check_answer, cost_of, foreign_event
+from callboard.protocol.testing.outside import check_answer, cost_of
 from callboard.protocol.testing.scenario import ModelDoes, PlannedCall, Scenario, Store, ToolDoes
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Effect, Isolation, Latency
@@ -391,16 +391,7 @@ class SimulatedRun:
         for when in plan.tools_lost_at:
             at(when, "crash of root/dispatcher", partial(self.world.crash, "root/dispatcher"))
         for when, number in plan.foreign:
-            at(when, f"foreign event for {plan.request_id}", partial(self._foreign, request, number))
-
-    def _foreign(self, request: SimulatedRequest, number: int) -> None:
-        """Something is said of another request, with the tags of what this session has open."""
-        plan, trace = request.scenario, request.trace
-        step = trace.session.step if trace.session is not None else plan.tag
-        calls = list(self.world.plans[plan.request_id].of_call)
-        with contextlib.suppress(MailboxFull):
-            assert request.ref is not None
-            request.ref.tell(foreign_event(number, beginning(plan), step, calls, self.scheduler.now()))
+            at(when, f"foreign event for {plan.request_id}", partial(request.hears_of_another, number))
 
     def _call_directly(self, number: int, plan: PlannedCall) -> None:
         self.world.reach("world", "direct call")

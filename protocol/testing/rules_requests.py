@@ -44,7 +44,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
+from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS, MAX_CALL_SENDS
 from callboard.protocol.model import FinishReason, Usage
 from callboard.protocol.testing.expected import Follows, expected_turns
 from callboard.protocol.testing.rules_limits import LIMITS, spending
@@ -399,6 +399,9 @@ def taken_or_refused(story: Story) -> Iterator[str]:
 
 # I27.
 
+#: What a session says itself of a call that it denies: it has sent the question so often.
+_NOBODY_IS_LEFT: Final = f"each of {MAX_CALL_SENDS} dispatchers that were to ask about "
+
 
 def _is_for_request(granted: ApprovalGranted) -> bool:
     return granted.rule.endswith(("for this request", "for always"))
@@ -414,8 +417,9 @@ def _stands(story: Story, granted: ApprovalGranted, standing: list[AskApproval])
 def carried_out(story: Story) -> Iterator[str]:
     """I27: what is carried out is what the session asked for: the same calls, as often as it gave them, no others.
 
-    A person may be asked again as long as the session waits for the answer: whoever asked may have been lost. An answer
-    that says it is for the request counts for equal questions too, which are not put any more.
+    A person may be asked again as long as the session waits for the answer: whoever asked may have been lost. So it may
+    behind a no of the session's own, since each dispatcher was lost: the next one puts the question, then reads that it
+    is withdrawn. An answer that says it is for the request counts for equal questions too, which are not put any more.
     """
     waiting: dict[tuple[type[Any], Tag], list[Any]] = {}
     begun: set[Tag] = set()
@@ -436,10 +440,11 @@ def carried_out(story: Story) -> Iterator[str]:
             elif asked.get(value.tag) != value:
                 yield f"{type(value).__name__} {value.tag} was carried out, and the session did not give it so (again)"
         elif entry.verb is Verb.APPLIED:
-            asked.pop(value.tag, None)
+            if not (isinstance(value, ApprovalDenied) and value.reason.startswith(_NOBODY_IS_LEFT)):
+                asked.pop(value.tag, None)
             if isinstance(value, ApprovalGranted) and value.tag in begun and _is_for_request(value):
                 standing += [question for question in story.given(AskApproval) if question.tag == value.tag]
-            if type(value) not in _NEEDS_CARRYING_OUT or value.tag in begun:
-                continue
-            if not (isinstance(value, ApprovalGranted) and _is_for_request(value) and _stands(story, value, standing)):
+            is_unfounded = type(value) in _NEEDS_CARRYING_OUT and value.tag not in begun
+            counts_too = isinstance(value, ApprovalGranted) and _is_for_request(value)
+            if is_unfounded and not (counts_too and _stands(story, value, standing)):
                 yield f"{type(value).__name__} {value.tag} came, and nothing was carried out that could lead to it"

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS, Spending, Stop, answer_room
 from callboard.protocol.commands import CallModel, Command, RunTool
+from callboard.protocol.compaction import Compacted, Compaction
 from callboard.protocol.content import (
     AssistantMessage,
     Image,
@@ -103,6 +104,32 @@ def test_where_none_of_the_allowed_tools_is_shown_none_may_be_called() -> None:
     asked = asking.next_request(again=False)
     assert isinstance(asked, ModelRequest)
     assert asked.tool_choice == ToolChoice()
+
+
+@pytest.mark.parametrize("counted", [0.5, 0.8, 1.5])
+@pytest.mark.parametrize(
+    "compacted",
+    [
+        Compacted(),
+        Compacted(left_out=2),
+        Compacted(left_out=6),
+        Compacted(2, "they greeted each other", 2),
+        Compacted(4, "they greeted each other, twice", 4),
+        Compacted(6, "they greeted each other", 2),
+    ],
+    ids=["nothing left out", "two", "all", "two in a summary", "four in a summary", "six, two of them in a summary"],
+)
+def test_what_a_provider_has_counted_and_is_shown_as_it_was_stays_counted(compacted: Compacted, counted: float) -> None:
+    """A model that takes no tools is shown no call otherwise than before, where there was none; seen in seed 23678."""
+    history = (UserMessage.of("Hello there."), AssistantMessage((Text("Good day to you."),))) * 3
+    options = RequestOptions("m", token_ratio=1.25, compaction=Compaction())
+    started = RequestStarted(TAG, 0.0, history, QUESTION, options, compacted=compacted)
+    asking = PromptBuilder(started, Spending(), length)
+    shown = asking.messages()
+    asking.charge(Usage(int(asking.size.own_count * counted), 1), None, turn())
+    before = asking.tokens
+    asking.give_up_tools("m")
+    assert (asking.messages(), asking.tokens) == (shown, before)
 
 
 def transcript(history: tuple[Message, ...], limit: int | None) -> PromptBuilder:

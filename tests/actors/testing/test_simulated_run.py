@@ -41,6 +41,7 @@ from callboard.protocol.events import ModelNoted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.testing.outside import FOREIGN_KINDS
 from callboard.protocol.testing.runtimes import simulate
 from callboard.protocol.testing.scenario import (
     ASKERS_TOOLS,
@@ -358,6 +359,19 @@ def test_a_worker_that_dies_at_its_time_takes_its_call_with_it() -> None:
     assert '"crashed"' in result
 
 
+# -- events of other requests
+
+
+@pytest.mark.parametrize("kind", range(2 * FOREIGN_KINDS))
+@pytest.mark.parametrize("when", [0.0, 0.25, 1.0, 2.0])
+def test_whatever_is_said_of_another_request_changes_nothing(when: float, kind: int) -> None:
+    """Before the request begins, too, which it does when a dispatcher has said which tools there are; seen in seed
+    20150, where another one began there."""
+    scenario = step(PlannedCall(LOOK), foreign=((when, kind),))
+    for schedule_seed in range(4):
+        assert outcome(played(scenario, seed=schedule_seed).traces[0]) is Outcome.ANSWERED
+
+
 # -- crashes, by name
 
 
@@ -410,6 +424,20 @@ def test_a_question_that_no_dispatcher_survives_is_a_no_at_once() -> None:
     assert f"each of {MAX_CALL_SENDS} dispatchers" in results(trace)[0]
     assert outcome(trace) is Outcome.ANSWERED
     assert trace.ended_at < 60.0
+
+
+@pytest.mark.parametrize("schedule_seed", range(3))
+@pytest.mark.parametrize("person", [PersonDoes.GRANT, PersonDoes.DENY])
+@pytest.mark.parametrize("person_seconds", [0.0625, 0.125, 0.1875, 0.25, 0.3125])
+def test_a_person_who_answers_while_no_dispatcher_is_left_may_be_asked_once_more(
+    person_seconds: float, person: PersonDoes, schedule_seed: int
+) -> None:
+    """The next one reads of the question, of the answer, and that it is withdrawn, in one go; seen in seed 20238."""
+    lost = tuple(1.01 + n / 100 for n in range(MAX_CALL_SENDS))
+    call = PlannedCall(WRITE, person=person, person_seconds=person_seconds)
+    run = played(step(call, tools_lost_at=lost), seed=schedule_seed)
+    assert f"each of {MAX_CALL_SENDS} dispatchers" in results(run.traces[0])[0]
+    assert outcome(run.traces[0]) is Outcome.ANSWERED
 
 
 def test_telemetry_may_crash_unnoticed() -> None:
