@@ -365,7 +365,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._end(call, failure)
             self._go_on()
         else:
-            message.reply_to.tell_control(events.ToolCallFailed(message.run.tag, self.now(), failure))
+            refused = events.ToolCallFailed(message.run.tag, self.now(), failure)
+            message.ended.remember(refused)  # the next dispatcher may not refuse it, and its session has heard so
+            message.reply_to.tell_control(refused)
 
     def _go_on(self, *pools: Pool) -> None:
         """Look at the calls that have ended, then fill the room there is."""

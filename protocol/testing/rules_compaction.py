@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from callboard.protocol.commands import CallModel, Note, NoteKind, RecordCompaction
+from callboard.protocol.commands import CallModel, Finish, Note, NoteKind, RecordCompaction
 from callboard.protocol.compaction import Compacted, Compaction, summary_request
 from callboard.protocol.content import Message, SystemMessage, UserMessage
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
+from callboard.protocol.events import Event, ModelFailed, ModelLost, ModelResponded
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import CallPurpose
 from callboard.protocol.prompt_tokens import estimate_tokens
@@ -53,7 +53,8 @@ def compacts(story: Story) -> Iterator[str]:
 
     A summary is asked for before a step, without tools, of messages that are left out then, and by calls that end as
     those of a step do; it takes the place of whole exchanges before the question, and what is cleared, summarised or
-    left out is recorded, and only grows. One that could not be made is noted, and the request goes on.
+    left out is recorded, and only grows. One that could not be made is noted, and the request goes on; a fault of
+    callboard's own ends it.
     """
     if story.start is None:
         return
@@ -175,20 +176,23 @@ def _wrong_call(
         yield f"model call {step} may take {model.command.attempts} requests, {sent} were sent"
 
 
+def _may_repeat(event: Event | None) -> bool:
+    """Whether the same summary may be asked for once more, of which nothing came."""
+    return isinstance(event, ModelLost) or (isinstance(event, ModelFailed) and event.error.kind in REPEATED)
+
+
 def _wrong_end(story: Story, model: ModelRun, due: DueSummary, sent: int, is_covered: bool | None) -> Iterator[str]:
     """What follows from the end of a call that asked for a summary."""
     assert model.end is not None
     assert story.start is not None
     end, event, options = model.end, model.end.event, story.start.options
     asked, recorded = end.given(CallModel), end.given(RecordCompaction)
-    step, may_repeat = model.command.tag.step, False
-    text = ""
-    if isinstance(event, ModelResponded):
-        text, may_repeat = summary_in(model)
-    elif isinstance(event, ModelFailed):
-        may_repeat = event.error.kind in REPEATED
-    elif isinstance(event, ModelLost):
-        may_repeat = True
+    step = model.command.tag.step
+    if isinstance(event, ModelFailed) and event.error.kind is ErrorKind.INTERNAL:
+        if not end.given(Finish):
+            yield f"model call {step} failed by a fault of callboard's own, and the request goes on"
+        return
+    text, may_repeat = summary_in(model) if isinstance(event, ModelResponded) else ("", _may_repeat(event))
     if text:
         made = recorded[0].compacted if recorded else Compacted()
         if not made.summary or not text.startswith(made.summary):

@@ -24,12 +24,14 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.content import is_json_object
+from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
     CancelRequested,
     DeadlinePassed,
     Event,
+    ModelFailed,
     ModelNoted,
     ModelResponded,
     ModelStreamed,
@@ -204,7 +206,7 @@ def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator
     elif isinstance(event, ModelStreamed):
         expected = frozenset({Outcome.FAILED})  # an answer longer than any may be
     elif isinstance(event, MODEL_ENDINGS):
-        expected = LIMITS if story.asked[-1].is_summary else _outcomes_of_turn(story)
+        expected = _outcomes_of_summary(event) if story.asked[-1].is_summary else _outcomes_of_turn(story)
     else:
         # A step is complete, or none was begun: only a limit ends it here, or the answer that its turn held.
         turns = expected_turns(story)
@@ -212,6 +214,12 @@ def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator
         expected = LIMITS if ends_as is None else frozenset({ends_as})
     if outcome not in expected:
         yield f"it ended as {outcome} after {type(event).__name__}, which is one of {sorted(expected)}"
+
+
+def _outcomes_of_summary(event: Event) -> frozenset[Outcome]:
+    """One that fails ends nothing, but for a fault of callboard's own (docs/providers.md, "What goes wrong")."""
+    is_ours = isinstance(event, ModelFailed) and event.error.kind is ErrorKind.INTERNAL
+    return frozenset({Outcome.FAILED}) if is_ours else LIMITS
 
 
 def _outcomes_of_turn(story: Story) -> frozenset[Outcome]:

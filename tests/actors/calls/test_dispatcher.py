@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
@@ -62,7 +63,7 @@ from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Policy
-from callboard.protocol.tools import Decision, FailureCode, Hold, Latency, Risk, ToolContract, ToolFailure
+from callboard.protocol.tools import Decision, Effect, FailureCode, Hold, Latency, Risk, ToolContract, ToolFailure
 
 DEADLINE = 30.0
 
@@ -160,10 +161,14 @@ class Backstage:
         assert isinstance(self.scheduler, SimulatedScheduler)
         self.scheduler.run_until_idle(self.scheduler.now() if until_seconds is None else until_seconds)
 
+    @property
+    def ended_calls(self) -> EndedCalls:
+        """Of the session of now."""
+        return self.ended.setdefault(self.session.ref, EndedCalls())
+
     def dispatch(self, call_id: str, name: str = "look", deadline_at: float = DEADLINE, step: int = 1) -> None:
         run = RunTool(tag(call_id)._replace(step=step), ToolName(name), "{}", deadline_at, f"effect-{call_id}")
-        ended = self.ended.setdefault(self.session.ref, EndedCalls())
-        self.ref.tell_control(DispatchCall(run, "the user's words", self.session.ref, ended=ended))
+        self.ref.tell_control(DispatchCall(run, "the user's words", self.session.ref, ended=self.ended_calls))
         self.run()
 
     def say(self, message: Any) -> None:
@@ -402,6 +407,73 @@ def test_another_session_with_the_same_id_gets_calls_of_its_own(backstage: Backs
     backstage.session = Probed(backstage.system, "a third one")
     backstage.dispatch("a")
     assert backstage.failures() == [("a", FailureCode.OVERLOADED)], "while the call of the second one runs"
+
+
+def _breaks_often(backstage: Backstage) -> None:
+    for number in range(FAILURE_BUDGET + 1):
+        backstage.dispatch(f"broken {number}")
+        backstage.crashes(f"broken {number}")
+    backstage.dispatch("a")
+
+
+def _is_unknown(backstage: Backstage) -> None:
+    backstage.say(ReplaceTools("", (write,)))
+    backstage.dispatch("a")
+    backstage.say(ReplaceTools("", (look, write)))
+
+
+def _cannot_be_held(backstage: Backstage) -> None:
+    run = RunTool(tag("a"), ToolName("look"), "{}", DEADLINE, "effect-a", hold=Hold.READING)
+    offered = ToolOffer(look.definition, replace(look.contract, can_be_held=True))
+    backstage.say(DispatchCall(run, "", backstage.session.ref, offered=offered, ended=backstage.ended_calls))
+
+
+def _cannot_be_committed(backstage: Backstage) -> None:
+    transaction = dataclasses.replace(look, contract=replace(look.contract, effect=Effect.TRANSACTION))
+    backstage.say(ReplaceTools("", (transaction, write)))
+    backstage.dispatch("a")
+    backstage.say(ReplaceTools("", (look, write)))
+
+
+def _is_of_another_session(backstage: Backstage) -> None:
+    mine, backstage.session = backstage.session, Probed(backstage.system, "another session")
+    backstage.dispatch("a")
+    backstage.session = mine
+    backstage.dispatch("a")
+    backstage.ends("a")
+
+
+def _finds_the_queue_full(backstage: Backstage) -> None:
+    for call_id in "bcda":
+        backstage.dispatch(call_id)
+    for call_id in "bcd":
+        backstage.ends(call_id)
+
+
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        _breaks_often,
+        _is_unknown,
+        _cannot_be_held,
+        _cannot_be_committed,
+        _is_of_another_session,
+        _finds_the_queue_full,
+    ],
+    ids=lambda refuse: refuse.__name__.strip("_"),
+)
+def test_a_call_that_was_refused_does_not_run_when_it_is_sent_again(
+    simulated: ActorSystem, refuse: Callable[[Backstage], None]
+) -> None:
+    """Its session has heard that it failed; nothing would refuse it any more."""
+    backstage = Backstage(simulated, max_queued_calls=1)
+    refuse(backstage)
+    ran = backstage.running()
+    backstage.lose("root/dispatcher")
+    backstage.dispatch("a")
+    assert backstage.running() == ran
+    told, again = [event for event in backstage.session.of(ToolCallFailed) if event.tag == tag("a")]
+    assert told is again
 
 
 def test_a_lost_dispatcher_costs_no_call(backstage: Backstage) -> None:

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from callboard.protocol.commands import Command, SetTimer
+from callboard.protocol.commands import Command, Finish, Outcome, SetTimer
+from callboard.protocol.compaction import Compaction
 from callboard.protocol.content import AssistantMessage, SystemMessage, Text, UserMessage
-from callboard.protocol.errors import UsageError
+from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import DeadlinePassed, Event, RequestStarted, ToolCallCompleted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES
@@ -341,6 +342,26 @@ def test_the_rules_know_what_seeds_do_not_draw(turn: PlannedTurn) -> None:
     trace = drive(Scenario((turn,), tools=STANDARD_TOOLS, latency_seconds=0.5))
     assert not violations(trace)
     assert trace.entries[-1].verb is Verb.GAVE
+
+
+@pytest.mark.parametrize("tries_before", [0, 1])
+@pytest.mark.parametrize("charged", [False, True], ids=["", "charged"])
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_a_summary_may_fail_in_any_way(kind: ErrorKind, charged: bool, tries_before: int) -> None:
+    """A fault of callboard's own ends the request then, as in each model call; seen in seed 36569."""
+    said = "It rained. " * 90
+    history = (UserMessage.of(said), AssistantMessage((Text(said),))) * 3
+    options = replace(Scenario().options, context_tokens=1_500, compaction=Compaction())
+    failed = PlannedTurn(does=ModelDoes.BREAK, error=kind, charged=charged)
+    empty = (PlannedTurn(""),) * tries_before
+    scenario = Scenario((PlannedTurn("done"),), summaries=(*empty, failed), history=history, options=options)
+    for seed in range(4):
+        trace = drive(scenario, seed)
+        assert not violations(trace)
+        finish = next(entry.value for entry in trace.entries if isinstance(entry.value, Finish))
+        is_ours = kind is ErrorKind.INTERNAL and not charged
+        assert finish.outcome is (Outcome.FAILED if is_ours else Outcome.ANSWERED)
+        assert [each.purpose for each in finish.steps][: tries_before + 1] == [CallPurpose.SUMMARY] * (tries_before + 1)
 
 
 def test_a_process_that_was_down_at_the_deadline_finishes_when_it_is_back() -> None:
