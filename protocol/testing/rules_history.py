@@ -20,11 +20,10 @@ from callboard.protocol.content import (
     ToolMessage,
     is_json_object,
 )
-from callboard.protocol.events import Event, ModelResponded, ModelStreamed, NoticeCame
+from callboard.protocol.events import ModelResponded, ModelStreamed, NoticeCame
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import (
     CallPurpose,
-    FinishReason,
     ModelRequest,
     ModelResponse,
     Restarted,
@@ -153,6 +152,7 @@ def notices_read(story: Story) -> Iterator[str]:
     """
     waiting: list[str] = []
     paused = False
+    sent_back = {id(turn.model.end) for turn in expected_turns(story) if turn.follows is Follows.GO_ON}
     for reaction in story.reactions:
         event = reaction.event
         if event is None:
@@ -163,7 +163,7 @@ def notices_read(story: Story) -> Iterator[str]:
             continue
         for record in reaction.given(RecordStep):
             told = [message.text for message in record.messages if is_notice(message)]
-            paused = _is_paused(event)
+            paused = id(reaction) in sent_back
             due = [] if paused else waiting
             if told != due:
                 yield f"step {record.tag.step} tells {told}, due are {due}"
@@ -174,13 +174,6 @@ def notices_read(story: Story) -> Iterator[str]:
             yield f"{waiting} are told nowhere"
         if CallModel in reaction.by_kind:
             paused = False
-
-
-def _is_paused(event: Event) -> bool:
-    """Is what it records a turn that is sent back as it is?"""
-    if not isinstance(event, ModelResponded):
-        return False
-    return event.response.finish_reason is FinishReason.PAUSE and not event.response.tool_calls
 
 
 def _is_as_said(turn: AssistantMessage, response: ModelResponse) -> bool:

@@ -20,7 +20,7 @@ from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.events import DeadlinePassed, Event, RequestStarted, ToolCallCompleted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES
-from callboard.protocol.model import CallPurpose
+from callboard.protocol.model import CallPurpose, FinishReason
 from callboard.protocol.testing import INVARIANTS, Scenario, drive, replay, simulate, violations
 from callboard.protocol.testing.driver import Driver
 from callboard.protocol.testing.generator import VERSION
@@ -362,6 +362,20 @@ def test_a_summary_may_fail_in_any_way(kind: ErrorKind, charged: bool, tries_bef
         is_ours = kind is ErrorKind.INTERNAL and not charged
         assert finish.outcome is (Outcome.FAILED if is_ours else Outcome.ANSWERED)
         assert [each.purpose for each in finish.steps][: tries_before + 1] == [CallPurpose.SUMMARY] * (tries_before + 1)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize(
+    "turn", [PlannedTurn(), PlannedTurn("so"), PlannedTurn(thinking="hm")], ids=["nothing", "text", "thinking"]
+)
+@pytest.mark.parametrize("reason", FinishReason)
+def test_a_notice_may_come_before_whatever_turn(reason: FinishReason, turn: PlannedTurn, attempts: int) -> None:
+    """Of a provider that paused and said nothing there is no turn to be sent back; seen in seed 47438."""
+    options = replace(Scenario().options, max_attempts=attempts)
+    turns = (replace(turn, seconds=2.0, finish_reason=reason),) * 3
+    for notices_at in ((1.0,), (1.0, 3.0), (2.0, 4.0)):
+        trace = drive(Scenario(turns, options=options, notices_at=notices_at))
+        assert not violations(trace)
 
 
 def test_a_process_that_was_down_at_the_deadline_finishes_when_it_is_back() -> None:
