@@ -61,6 +61,7 @@ from callboard.actors.testing.simulated_world import (
     simulated_tool,
 )
 from callboard.actors.testing.simulation import Deviation, Schedule, SimulatedScheduler
+from callboard.actors.testing.watched_models import RoutedProvider
 from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.testing.written_ahead import WrittenAhead, rebuilt_wrongly
 from callboard.actors.topology import SESSION_CAPACITY, JournalPlan, Plan, build
@@ -78,7 +79,6 @@ from callboard.protocol.testing.outside import check_answer, cost_of
 from callboard.protocol.testing.scenario import ModelDoes, PlannedCall, Scenario, Store, ToolDoes
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Effect, Isolation, Latency
-from callboard.providers.local.scripted import Scripted
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.retry import RetryPolicy
 
@@ -200,8 +200,10 @@ class SimulatedRun:
         def routes(model: str) -> tuple[Route, ...]:
             """Of one model: the first under its own name, the fallbacks with one of theirs and without limits."""
             name = model.partition("/")[2]
-            fallbacks = (Route(Scripted(), name, listed_as=f"sim{n}/{name}") for n in range(2, models.routes + 1))
-            return (Route(Scripted(), name, limiter, listed_as=model), *fallbacks)
+            fallbacks = (
+                Route(RoutedProvider(n), name, listed_as=f"sim{n + 1}/{name}") for n in range(1, models.routes)
+            )
+            return (Route(RoutedProvider(0), name, limiter, listed_as=model), *fallbacks)
 
         return Plan(
             telemetry=self._telemetry,

@@ -28,7 +28,7 @@ from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWork
 from callboard.actors.testing.simulation import BATON, SimulatedScheduler
 from callboard.actors.testing.watched_calls import WatchedCalls
 from callboard.actors.testing.watched_crashes import WatchedCrashes
-from callboard.actors.testing.watched_models import WatchedModels
+from callboard.actors.testing.watched_models import RoutedProvider, WatchedModels
 from callboard.actors.testing.watched_questions import WatchedQuestions
 from callboard.actors.testing.watched_sessions import WatchedSessions
 from callboard.actors.testing.written_ahead import WrittenAhead
@@ -505,11 +505,12 @@ class PlayedModel:
 
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         """Play the next request of a model call: one that fails on the way, or what the turn comes to."""
+        assert isinstance(provider, RoutedProvider)
         world, now = self._world, self._world.scheduler.now()
         asked = self._asked_for(provider, request)
         asked.sent += 1
         tag, number = asked.command.tag, asked.sent
-        attempt = world.models.begins(tag, request)
+        attempt = world.models.begins(tag, request, provider.route)
         options = world.scenarios[tag.request_id].options
         if number <= asked.failing:
             fate = world.faults.models.fate_of(tag, number)
@@ -532,11 +533,11 @@ class PlayedModel:
                         emit(list(event.events))
                         world.models.streams(tag, attempt, event.events)
                 case ModelResponded():
-                    world.models.ends(tag, attempt, event.response)
+                    world.models.ends(attempt, event.response)
                     end(event.response)
                 case ModelFailed():
                     response = ModelResponse(error=event.error)
-                    world.models.ends(tag, attempt, response)
+                    world.models.ends(attempt, response)
                     end(response)
                 case ModelLost():
                     world.crash("root/llm_manager")

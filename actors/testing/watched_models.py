@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from callboard.actors.kernel.cell import State
 from callboard.actors.kernel.system import ActorSystem
-from callboard.actors.models.llm_manager import FULL_PAUSE_SECONDS, OVERDUE_SECONDS, StartModel
+from callboard.actors.models.llm_manager import FULL_PAUSE_SECONDS, OVERDUE_SECONDS, AttemptEnded, StartModel
 from callboard.actors.testing.faults import ModelFaults, RequestFate
 from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
@@ -20,6 +20,7 @@ from callboard.protocol.events import Event, ModelFailed, ModelNoted, ModelRespo
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
+from callboard.providers.local.scripted import Scripted
 
 #: A session whose mailbox is full is told again within this time.
 FULL_SECONDS: Final = 1.0
@@ -40,6 +41,14 @@ CostOf = Callable[[Tag, Usage | None], float | None]
 """US dollars for what an attempt used, by the prices of its request."""
 
 
+class RoutedProvider(Scripted):
+    """That of one route to a model: of the model itself (0), or of a fallback."""
+
+    def __init__(self, route: int) -> None:
+        super().__init__(())
+        self.route = route
+
+
 class WatchedAttempt(Struct, eq=False):
     """One request to the model."""
 
@@ -47,6 +56,10 @@ class WatchedAttempt(Struct, eq=False):
     request: ModelRequest
     first_event_at: float | None = None
     ended_at: float | None = None
+    read_at: float | None = None
+    """When its manager heard of the end: by this time it decides."""
+    pause: float | None = None
+    """From then until the next request to the same model; None: there is none."""
     response: ModelResponse | None = None
     is_cancelled: bool = False
     is_overtaken: bool = False
@@ -135,14 +148,27 @@ class WatchedModels:
             self._calls[message.call.tag] = _Call(message, self._system.now())
         elif isinstance(message, StopModel) and message.tag in self._calls:
             self._calls[message.tag].is_stopped = True
+        elif isinstance(message, AttemptEnded) and message.tag in self._calls:
+            self._hears_of_end(self._calls[message.tag], message.attempt)
+
+    def _hears_of_end(self, call: _Call, number: int) -> None:
+        """The manager decides what follows: later than the provider has said its last, where the clock has jumped."""
+        if call.is_stopped or number != len(call.attempts):
+            return  # it was given up before
+        last = call.attempts[-1]
+        last.read_at, last.pause = self._system.now(), self._pause_from_now(call)
+        if last.pause is not None:
+            call.untold_pauses[number] = last.pause
+        elif self._goes_elsewhere(call):
+            call.goes_elsewhere()
 
     def open_of(self, request_id: RequestId) -> Tag | None:
         """The step whose model call the manager has open for a request."""
         found = (tag for tag in reversed(self._calls) if tag.request_id == request_id)
         return next((tag for tag in found if not self._calls[tag].is_stopped), None)
 
-    def begins(self, tag: Tag, request: ModelRequest) -> WatchedAttempt:
-        """A request is sent for this call."""
+    def begins(self, tag: Tag, request: ModelRequest, route: int) -> WatchedAttempt:
+        """A request is sent for this call, by this one of the routes to its model."""
         now = self._system.now()
         attempt = WatchedAttempt(now, request)
         self._running.append((tag, attempt))
@@ -153,8 +179,10 @@ class WatchedModels:
         if now < (due := self._due_at(call)) - EPSILON:
             self._wrong(tag, "pause", f"a request is sent before {due:g}")
         call.attempts.append(attempt)
-        if call.tries > call.may_send(self._routes) and self._has_limits and call.route == 0:
-            call.goes_elsewhere()
+        if route == 1 and call.route == 0 and self._has_limits:
+            call.goes_elsewhere()  # since its limit lets no request through before the deadline
+        if route != call.route:
+            self._wrong(tag, "requests", f"its model {route} is asked, due is {call.route}")
         if call.tries > call.may_send(self._routes):
             told = f"{call.tries} requests are sent to its model {call.route}, {call.may_send(self._routes)} may be"
             self._wrong(tag, "requests", told)
@@ -174,18 +202,10 @@ class WatchedModels:
             call.pieces.append((attempt, events))
             attempt.is_overtaken |= attempt.ended_at is not None
 
-    def ends(self, tag: Tag, attempt: WatchedAttempt, response: ModelResponse) -> None:
+    def ends(self, attempt: WatchedAttempt, response: ModelResponse) -> None:
         """The provider has said its last."""
-        if attempt.ended_at is not None:
-            return
-        attempt.ended_at, attempt.response = self._system.now(), response
-        call = self._calls.get(tag)
-        if call is None or not call.attempts or call.attempts[-1] is not attempt:
-            return
-        if (pause := self._pause(call)) is not None:
-            call.untold_pauses[len(call.attempts)] = pause
-        elif self._goes_elsewhere(call):
-            call.goes_elsewhere()
+        if attempt.ended_at is None:
+            attempt.ended_at, attempt.response = self._system.now(), response
 
     # -- what the session is told
 
@@ -240,7 +260,7 @@ class WatchedModels:
         """Heard in its time or later: where the clock has jumped over the pause, the next request is sent already."""
         if event.kind is NoteKind.FALLBACK:
             if not call.untold_routes and self._has_limits and call.route == 0:
-                call.goes_elsewhere()  # since its limit lets no request through before the deadline
+                call.goes_elsewhere()  # as in `begins`, which is still to come
             if event.requests not in call.untold_routes:
                 self._wrong(event.tag, "told", f"another model is asked, after {event.requests} requests: {event.text}")
             call.untold_routes = [requests for requests in call.untold_routes if requests > event.requests]
@@ -299,7 +319,7 @@ class WatchedModels:
         if last is None and error.kind in _UNASKED:
             return ""
         if last is not None and last.error == error:
-            goes_on = self._pause(call) is not None or (not call.tries and not self._has_limits)
+            goes_on = last.pause is not None or (not call.tries and not self._has_limits)
             return "it is to be asked again" if goes_on else ""
         if error.kind is ErrorKind.TIMEOUT and event.at >= call.call.deadline_at + OVERDUE_SECONDS - EPSILON:
             return ""
@@ -344,29 +364,28 @@ class WatchedModels:
         """When it is asked next, or its end is told."""
         if not call.attempts:
             return max(call.read_at, call.call.not_before_at)
-        ended_at = call.attempts[-1].ended_at
-        return (self._system.now() if ended_at is None else ended_at) + (self._pause(call) or 0.0)
+        last = call.attempts[-1]
+        return self._system.now() if last.read_at is None else last.read_at + (last.pause or 0.0)
 
     def _goes_elsewhere(self, call: _Call) -> bool:
         """Does the model that is asked now give no more, and another may do better?"""
-        last = call.attempts[-1].error if call.attempts else None
-        if last is None or self._pause(call) is not None or len(call.attempts) >= call.call.attempts:
+        last = call.attempts[-1].error
+        if last is None or len(call.attempts) >= call.call.attempts:
             return False
         return last.kind in _OTHERS_DO_BETTER and call.route + 1 < self._routes
 
-    def _pause(self, call: _Call) -> float | None:
+    def _pause_from_now(self, call: _Call) -> float | None:
         """Until the next request to the same model; None: there is none."""
-        last = call.attempts[-1] if call.tries else None
-        if last is None or last.error is None or last.ended_at is None:
+        error, sent = call.attempts[-1].error, call.tries
+        if error is None:
             return None
-        error, sent = last.error, call.tries
         asked_for = error.retry_after or 0.0
         if not error.retryable or sent >= call.may_send(self._routes) or asked_for > MAX_RETRY_AFTER_SECONDS:
             return None
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (sent - 1), MAX_RETRY_AFTER_SECONDS * 0.75)
         pause = max(pause, asked_for + 0.5 * max(min(asked_for, 2.0), asked_for * 0.1))
         pause = 0.0 if error.at_once else pause
-        return pause if last.ended_at + pause < call.call.deadline_at else None
+        return pause if self._system.now() + pause < call.call.deadline_at else None
 
     def opened(self, request_id: RequestId) -> set[Tag] | None:
         """The model call of a request that the manager has; None while there is no manager."""

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from callboard.actors.journal.journal_records import without_keys
+from callboard.actors.kernel.scheduler import Run
 from callboard.actors.requests.replies import RuntimeFailure
 from callboard.actors.testing.faults import (
     CRASHABLE,
@@ -26,7 +28,9 @@ from callboard.actors.testing.faults import (
     Death,
     Faults,
     JournalFaults,
+    ModelFaults,
     Remains,
+    RequestFate,
     StoreFaults,
     WorkerFate,
     WorkerFaults,
@@ -34,6 +38,7 @@ from callboard.actors.testing.faults import (
 from callboard.actors.testing.replay_token import RunToken
 from callboard.actors.testing.run_reach import seeded_reach
 from callboard.actors.testing.simulated_run import SimulatedRun, check, play, run_of, token_of
+from callboard.actors.testing.simulation import label
 from callboard.protocol.commands import CallModel, Finish, Outcome
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.errors import UsageError
@@ -187,6 +192,42 @@ def test_a_session_may_hear_that_it_is_asked_again_behind_the_next_request(
     ended_at = next(entry.at for entry in alone.traces[0].entries if isinstance(entry.value, ModelNoted))
     run = played(scenario, seed=schedule_seed, faults=Faults(jumps=((ended_at, jump_seconds),)))
     assert outcome(run.traces[0]) is Outcome.ANSWERED
+
+
+@pytest.mark.parametrize("jump_seconds", [0.375, 0.5, 10.0, 65.0, 3_600.0])
+@pytest.mark.parametrize("routes", [1, 2, 3])
+@pytest.mark.parametrize("fate", RequestFate)
+def test_a_manager_decides_by_when_it_hears_of_a_failed_request(
+    fate: RequestFate, routes: int, jump_seconds: float
+) -> None:
+    """The clock jumps when the provider has said its last, and the manager has not read of it; seen in seed 50486."""
+
+    def jumps_between(_: int, options: Sequence[Run]) -> int:
+        told = [label(each) for each in options]
+        return next((told.index(each) for each in ("model of r", "jump") if each in told), 0)
+
+    faults = Faults(jumps=((0.125, jump_seconds),), models=ModelFaults(routes, (fate,), more=(1,)))
+    run = SimulatedRun([Scenario((PlannedTurn("done"),), request_id=RequestId("r"))], faults, jumps_between)
+    run.play()
+    assert not run.problems()
+    assert [seconds for _, seconds in run.world.jumps] == [jump_seconds]
+
+
+@pytest.mark.parametrize("routes", [2, 3])
+@pytest.mark.parametrize("jumped_at", [0.25, 0.5, 1.0, 1.875, 2.5])
+def test_a_session_may_hear_that_another_model_is_asked_behind_the_end_of_that(jumped_at: float, routes: int) -> None:
+    """The clock jumps over the deadline of calls that wait for a rate limit, which lets one of them through then; seen
+    in seed 46919."""
+
+    def manager_first(_: int, options: Sequence[Run]) -> int:
+        return next((at for at, each in enumerate(options) if "llm_manager" in label(each)), 0)
+
+    models = ModelFaults(routes, (RequestFate.RATE_LIMITED,), more=(1,))
+    scenarios = [Scenario((PlannedTurn("done"),), request_id=RequestId(name)) for name in ("r", "s")]
+    run = SimulatedRun(scenarios, Faults(jumps=((jumped_at, 3_600.0),), models=models), manager_first)
+    run.play()
+    assert not run.problems()
+    assert Outcome.FAILED in map(outcome, run.traces)
 
 
 def test_a_session_that_dies_before_a_loss_is_written_and_never_starts_again_was_told() -> None:
