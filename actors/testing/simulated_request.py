@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from callboard.actors.journal.journal import CRASHED, MAX_TRIES
 from callboard.actors.kernel import Down, ExitReason, MailboxFull, Ref
 from callboard.actors.requests.replies import STOPPING, Answer, Seen, Unwritten
-from callboard.actors.requests.session_messages import ReplayedSession
+from callboard.actors.requests.session_messages import BEGINS_WORK, ReplayedSession
 from callboard.actors.requests.write_ahead import LOST, WriteAhead
 from callboard.actors.testing.faults import JournalFaults
 from callboard.actors.testing.simulated_world import World
@@ -27,7 +27,7 @@ from callboard.actors.testing.told_truly import (
 )
 from callboard.actors.testing.written_ahead import Applied
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.protocol.commands import CallModel, Command, Finish
+from callboard.protocol.commands import CallModel, Command, Finish, Outcome
 from callboard.protocol.content import Message, ToolCall, history_faults
 from callboard.protocol.errors import CallboardError, ProtocolError, RuntimeFailure
 from callboard.protocol.events import Event, ModelNoted, ToolCallStarted
@@ -82,6 +82,8 @@ class SimulatedRequest:
         """The one it is played in."""
         self.outlived = False
         """Its process has died since it ended: what telemetry had not read yet was lost with it."""
+        self.why_stopped = ""
+        """Why the tree of its last process has ended by itself: it was stopped then, or had ended."""
         self.reads_along = False
         self.reader: PlayedReader | None = None
         """Of its stream, where somebody reads along."""
@@ -194,7 +196,11 @@ class SimulatedRequest:
         """Nothing more happens. The trace of a lost session ends where that did, with a message it had not handled."""
         trace = self.trace
         trace.jumps = tuple(world.jumps)
+        if not self.outlived:
+            self.why_stopped = world.why_ended
         self._told = happened(trace.entries[self._since :])
+        if self.why_stopped and world.ahead is not None:
+            self._told = self._told_while_it_stopped(world.heard.get(self.scenario.request_id, []))
         self._has_run = self.lost is None or len(trace.entries) > self._since
         if world.jumps:
             trace.lag_seconds *= WRITES_AFTER_A_JUMP
@@ -205,6 +211,16 @@ class SimulatedRequest:
             trace.queued = trace.sent - trace.steps - sum(entry.verb is Verb.LOST for entry in trace.entries)
             trace.session = None
             trace.ended_at = trace.entries[-1].at if trace.entries else 0.0
+
+    def _told_while_it_stopped(self, heard: list[object]) -> list[Event | Command]:
+        """Who stops begins no work, and neither shows it nor tells telemetry: what it is given for is durable only
+        then. A request that had not begun ends so."""
+        unbegun = Finish(self.scenario.tag, Outcome.CANCELLED, "", None, None, (), STOPPING)
+        if not self._told and self._shown == [unbegun]:
+            return [unbegun]
+        begun = [each.value for each in self.trace.entries if each.verb in (Verb.RAN, Verb.ASKED)]
+        known = [*begun, *self._shown, *heard]
+        return [each for each in self._told if not isinstance(each, BEGINS_WORK) or each in known]
 
     def _handled(self, world: World) -> int:
         """How many entries of the trace its session had done with when it was lost."""
@@ -238,12 +254,13 @@ class SimulatedRequest:
         yield from shown_wrongly(told, self._shown, reads_along=self.reads_along, is_whole=is_whole)
         if self.world is not None and not self.outlived:
             heard = self.world.heard.get(self.scenario.request_id, ())
-            yield from heard_wrongly(told, heard, is_whole=is_whole and not self.world.why_ended, has_run=self._has_run)
+            has_run = self._has_run and bool(heard or not self.why_stopped)  # else telemetry stopped before it read
+            yield from heard_wrongly(told, heard, is_whole=is_whole and not self.why_stopped, has_run=has_run)
         if finish is None or not is_whole:
             return
         end = self._error_of(answer) or answer.future.result()
-        if self.world is not None and self.world.why_ended and finish.reason.startswith(STOPPING):
-            finish = replace(finish, reason=f"{finish.reason}: {self.world.why_ended}")  # its asker has to know
+        if self.why_stopped and finish.reason.startswith(STOPPING):
+            finish = replace(finish, reason=f"{finish.reason}: {self.why_stopped}")  # its asker has to know
         yield from replied_wrongly(happened(self.trace.entries), finish, answer.conversation.of_request, end)
         if self.reader is not None:
             yield from read_wrongly(told, self._shown, self.reader)
@@ -263,8 +280,9 @@ class SimulatedRequest:
         if is_unwritten and (LATE in str(self.lost.error) or not self._may_be_unwritten()):
             yield f"end: the journal can be written, and its session was lost: {self.lost.error}"
         is_refused = isinstance(self.lost.error, OSError)
-        if self.lost.reason is ExitReason.KILLED and self.world is not None and self.world.has_lost_sessions:
-            reasons = ("session was lost", self.world.why_ended or "session was lost")
+        has_lost_sessions = self.world is not None and self.world.has_lost_sessions
+        if self.lost.reason is ExitReason.KILLED and (has_lost_sessions or self.why_stopped):
+            reasons = ("session was lost", self.why_stopped or "session was lost")
             if not isinstance(error, RuntimeFailure) or not any(why in str(error) for why in reasons):
                 yield f"end: its session was killed, and its caller is told {error}"
         elif not isinstance(error, RuntimeFailure) or not (is_refused or self._may_be_lost(self.lost.error)):

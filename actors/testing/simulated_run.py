@@ -296,6 +296,8 @@ class SimulatedRun:
         for request in self.requests.values():
             for what in request.open_now():
                 self.world.reach("open at a death", what)
+            if not request.outlived:
+                request.why_stopped = self.world.why_ended
         down_seconds = self.world.die()
         build(self.system, self._plan())
         self._run_until(self.scheduler.now())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 import orjson
@@ -60,7 +60,7 @@ from callboard.protocol.testing.story import (
     answer_texts,
     is_too_long,
 )
-from callboard.protocol.testing.trace import Verb
+from callboard.protocol.testing.trace import Entry, Verb
 
 _CARRIED_OUT: Final = frozenset({RunTool, CallModel, AskApproval})
 _STOPS: Final = frozenset({CancelTool, WithdrawApproval, StopModel})
@@ -415,11 +415,15 @@ def _is_for_request(granted: ApprovalGranted) -> bool:
     return granted.rule.endswith(("for this request", "for always"))
 
 
-def _stands(story: Story, granted: ApprovalGranted, standing: list[AskApproval]) -> bool:
-    """Was an equal question answered for the rest of the request, or with this one?"""
-    same = [question for question in story.given(AskApproval) if question.tag == granted.tag]
-    known = [(question.name, orjson.loads(question.arguments)) for question in standing]
-    return any((question.name, orjson.loads(question.arguments)) in known for question in same)
+def _stands(story: Story, granted: ApprovalGranted, told: Sequence[Entry], begun: Set[Tag]) -> bool:
+    """Was an equal question answered for the rest of the request by then? One that was put, and where the answer came
+    too late for its own call, too."""
+    answers = (each.value for each in told if each.verb in (Verb.APPLIED, Verb.REFUSED))
+    for_request = {each.tag for each in answers if isinstance(each, ApprovalGranted) and _is_for_request(each)}
+    tags = {granted.tag, *(for_request & begun)}
+    questions = [each for each in story.given(AskApproval) if each.tag in tags]
+    equal = {each.tag: (each.name, orjson.loads(each.arguments)) for each in questions}
+    return equal.pop(granted.tag, None) in equal.values()
 
 
 def carried_out(story: Story) -> Iterator[str]:
@@ -432,8 +436,7 @@ def carried_out(story: Story) -> Iterator[str]:
     waiting: dict[tuple[type[Any], Tag], list[Any]] = {}
     begun: set[Tag] = set()
     asked: dict[Tag, AskApproval] = {}
-    standing: list[AskApproval] = []
-    for entry in story.trace.entries:
+    for number, entry in enumerate(story.trace.entries):
         value: Any = entry.value
         if entry.verb is Verb.GAVE:
             if type(value) in _CARRIED_OUT:
@@ -450,9 +453,7 @@ def carried_out(story: Story) -> Iterator[str]:
         elif entry.verb is Verb.APPLIED:
             if not (isinstance(value, ApprovalDenied) and value.reason.startswith(_NOBODY_IS_LEFT)):
                 asked.pop(value.tag, None)
-            if isinstance(value, ApprovalGranted) and value.tag in begun and _is_for_request(value):
-                standing += [question for question in story.given(AskApproval) if question.tag == value.tag]
             is_unfounded = type(value) in _NEEDS_CARRYING_OUT and value.tag not in begun
             counts_too = isinstance(value, ApprovalGranted) and _is_for_request(value)
-            if is_unfounded and not (counts_too and _stands(story, value, standing)):
+            if is_unfounded and not (counts_too and _stands(story, value, story.trace.entries[:number], begun)):
                 yield f"{type(value).__name__} {value.tag} came, and nothing was carried out that could lead to it"

@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from callboard.actors.calls.approvals import ApprovalKind
 from callboard.actors.journal.journal_records import without_keys
+from callboard.actors.kernel import ExitReason
 from callboard.actors.kernel.scheduler import Run
 from callboard.actors.requests.replies import RuntimeFailure
 from callboard.actors.testing.faults import (
@@ -29,6 +31,7 @@ from callboard.actors.testing.faults import (
     Faults,
     JournalFaults,
     ModelFaults,
+    PeopleFaults,
     Remains,
     RequestFate,
     StoreFaults,
@@ -37,7 +40,7 @@ from callboard.actors.testing.faults import (
 )
 from callboard.actors.testing.replay_token import RunToken
 from callboard.actors.testing.run_reach import seeded_reach
-from callboard.actors.testing.simulated_run import SimulatedRun, check, play, run_of, token_of
+from callboard.actors.testing.simulated_run import SimulatedRun, check, play, run_of, seeded_scenarios, token_of
 from callboard.actors.testing.simulation import label
 from callboard.protocol.commands import CallModel, Finish, Outcome
 from callboard.protocol.content import ToolMessage
@@ -479,6 +482,77 @@ def test_a_person_who_answers_while_no_dispatcher_is_left_may_be_asked_once_more
     run = played(step(call, tools_lost_at=lost), seed=schedule_seed)
     assert f"each of {MAX_CALL_SENDS} dispatchers" in results(run.traces[0])[0]
     assert outcome(run.traces[0]) is Outcome.ANSWERED
+
+
+@pytest.mark.parametrize("kind", [ApprovalKind.REQUEST, ApprovalKind.ALWAYS])
+@pytest.mark.parametrize("arguments", ['{"x":1}', '{ "x": 1 }', '{"x":1.0}'])
+def test_an_answer_for_the_request_counts_though_it_came_too_late_for_its_own_call(
+    arguments: str, kind: ApprovalKind
+) -> None:
+    """At the very time at which the first question was to be answered; seen in seed 65728."""
+
+    first = PlannedTurn(calls=(PlannedCall(WRITE, '{"x":1}', "a", person_seconds=5.0),))
+    second = PlannedTurn(calls=(PlannedCall(WRITE, arguments, "b", person=PersonDoes.IGNORE),))
+    options = RequestOptions("sim/model", approval_timeout_seconds=5.0)
+    scenario = Scenario((first, second), tools=STANDARD_TOOLS, request_id=RequestId("r"), options=options)
+    told = []
+    for schedule_seed in range(6):
+        run = played(scenario, seed=schedule_seed, faults=Faults(people=PeopleFaults((kind,))))
+        told.append(results(run.traces[0]))
+    counted = [second for first, second in told if '"denied"' in first]
+    assert len(counted) > 2
+    assert all(('"ok":true' in each) is (arguments != '{"x":1.0}') for each in counted), "an integer is no other number"
+
+
+def gives_up(at: float, failures: int, journal: JournalFaults) -> Faults:
+    """The root bears nine failures within ten seconds."""
+    actors = (("root/telemetry", "root/llm_manager") * 5)[:failures]
+    return Faults(crashes=(Crash(at, actors),), escalates=True, journal=journal)
+
+
+@pytest.mark.parametrize(
+    ("commit_seconds", "cancel_at"), [(0.5, 1.25), (1.0, 1.3125), (1.0, 1.375), (1.0, 1.4375), (1.0, 1.5)]
+)
+def test_what_is_durable_when_the_tree_gives_up_begins_no_work_and_is_shown_without(
+    commit_seconds: float, cancel_at: float
+) -> None:
+    """A turn asks for calls, and its user leaves: both wait for the journal then; seen in seed 50687."""
+    turn = PlannedTurn(calls=(PlannedCall(WRITE), PlannedCall(LOOK, call_id="b")), seconds=0.25)
+    scenario = Scenario((turn,), tools=STANDARD_TOOLS, request_id=RequestId("r"), cancel_at=cancel_at)
+    outcomes = set()
+    for sixteenths in range(12, 24):
+        run = played(scenario, faults=gives_up(sixteenths / 16, 10, JournalFaults(commit_seconds)))
+        assert run.world.earlier
+        outcomes.add(outcome(run.traces[0]))
+    assert Outcome.CANCELLED in outcomes
+
+
+@pytest.mark.parametrize(
+    ("commit_seconds", "commit", "at"),
+    [(0.0, 5, 0.0), (0.125, 4, 0.1875), (0.25, 3, 0.3125), (0.5, 3, 0.5625), (1.0, 3, 1.0625)],
+)
+def test_a_session_that_waits_for_a_journal_that_is_gone_is_killed_with_its_tree(
+    commit_seconds: float, commit: int, at: float
+) -> None:
+    """It is the journal that fails once too often, when its commit is durable; seen in seed 53362."""
+    calls = (PlannedCall(WRITE), PlannedCall(LOOK, call_id="b"))
+    scenario = Scenario((PlannedTurn(calls=calls, seconds=0.25),), tools=STANDARD_TOOLS, request_id=RequestId("r"))
+    journal = JournalFaults(commit_seconds, crashes_after=(commit,))
+    (request,) = played(scenario, faults=gives_up(at, 9 if commit_seconds else 10, journal)).requests.values()
+    assert request.lost is not None
+    assert request.lost.reason is ExitReason.KILLED
+
+
+@pytest.mark.parametrize("seed", [279, 20_116, 20_403, 20_417, 20_593])
+def test_a_tree_may_give_up_before_anybody_has_read_that_a_request_began(seed: int) -> None:
+    """All crashes of these runs are due when the clock jumps at their very beginning."""
+    token = token_of(seed)
+    faults = run_of(token).faults
+    faults = replace(faults, jumps=(*faults.jumps, (0.0, 65.0)))
+    run = SimulatedRun(seeded_scenarios(token.seed, token.fault_seed), faults, token.make_schedule())
+    run.play()
+    assert not run.problems()
+    assert run.world.earlier or run.world.why_ended
 
 
 def test_telemetry_may_crash_unnoticed() -> None:
