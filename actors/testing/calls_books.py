@@ -63,7 +63,15 @@ class Session(Struct, eq=False):
     is_alive: bool = True
     death: Death = (ExitReason.NORMAL, None)
     ended: dict[Tag, LastEvent] = field(default_factory=dict)
-    """Of the last step in which a call has ended."""
+    """Of the last step in which a call has ended, or was refused."""
+
+    def remember(self, event: LastEvent) -> None:
+        """One of its calls has ended so, or was refused."""
+        latest = max((tag.step for tag in self.ended), default=0)
+        if event.tag.step > latest:
+            self.ended.clear()
+        if event.tag.step >= latest:
+            self.ended[event.tag] = event
 
 
 class Pool(Struct, eq=False):

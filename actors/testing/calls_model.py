@@ -375,8 +375,10 @@ class Model:
             self.go_on()
 
     def refuse(self, message: DispatchCall, session: Session, failure: ToolFailure) -> None:
-        """It is not taken."""
-        self.tell(session, message.run.tag, events.ToolCallFailed(message.run.tag, self.now, failure))
+        """It is not taken, nor when it is sent again."""
+        refused = events.ToolCallFailed(message.run.tag, self.now, failure)
+        session.remember(refused)
+        self.tell(session, message.run.tag, refused)
 
     def refusal(self, message: DispatchCall, key: ToolKey) -> ToolFailure | None:
         """Why it may not run now."""
@@ -660,12 +662,7 @@ class Model:
         event = self.event(call, outcome, printed)
         call.begun = call.has_run
         del self.calls[call.tag]
-        ended = call.session.ended
-        latest = max((tag.step for tag in ended), default=0)
-        if call.tag.step > latest:
-            ended.clear()
-        if call.tag.step >= latest:
-            ended[call.tag] = event
+        call.session.remember(event)
         self.news.append((call, event))
         return event
 
