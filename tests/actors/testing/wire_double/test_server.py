@@ -146,7 +146,8 @@ def test_each_fault_reaches_the_client(
     assert found.error is not None
     assert found.error.kind is error
     assert words in found.error.message
-    traffic = double.wait_until(lambda traffic: all(each.ended_at is not None for each in traffic.requests))
+    # On a busy machine the client has given up before the server looks at its request.
+    traffic = double.wait_until(lambda traffic: {each.ended_at is None for each in traffic.requests} == {False})
     assert traffic.requests[0].client_left is left
 
 
