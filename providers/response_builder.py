@@ -191,7 +191,8 @@ class ToolCallTracker:
         self._last = call
         call.replay = replay or call.replay
         call.named_again = not text.strip() and (call.named_again or bool(name and call.name))
-        call.name = call.name or name
+        if name and not call.name:
+            call.name, call.unclear = name, False  # arguments that came under its own index before it are its own
         self._write(call, "" if id and _is_repeat(call, text) else text, out)
 
     def begin(
@@ -365,8 +366,7 @@ class ToolCallTracker:
             out.append(model.ToolCallComplete(call.call_id))
 
     def _reunite(self, out: list[model.StreamEvent], finished: _Call | None = None) -> None:
-        """Give arguments that came without a name to the call that they belong to. See the class. `finished`: the API
-        has said that what came of this call's is all."""
+        """Give arguments without a name to the call that they are of. `finished`: the API says that it has all."""
         strays = [call for call in self._calls if not call.name]
         if not strays:
             return

@@ -147,3 +147,40 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     for key, child in list(pairs):
         yield value, key
         yield from _places(child)
+
+
+CITY, DAY = '{"city": "Rome"}', '{"day": 1}'
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("{}", CITY),
+        (CITY, "{}"),
+        ("{}", "{}", CITY),
+        ("{}", CITY, DAY),
+        (CITY, "{}", DAY),
+        (CITY, DAY),
+        (CITY, CITY),
+        ("{}", "{}"),
+        ("{}", CITY, "{}", DAY),
+    ],
+)
+def test_calls_whose_names_come_when_they_are_done_are_each_their_own(arguments: tuple[str, ...]) -> None:
+    """All arguments came under their indexes before the first name: that of one call is no doubt about another."""
+    items = [
+        {"type": "function_call", "id": f"fc_{at}", "call_id": f"call_{at}", "name": "lookup", "arguments": text}
+        for at, text in enumerate(arguments)
+    ]
+    delta = "response.function_call_arguments.delta"
+    response = {"id": "resp_1", "object": "response", "model": "gpt", "status": "completed", "output": items}
+    told = [
+        {"type": "response.created", "response": response | {"status": "in_progress", "output": []}},
+        *({"type": delta, "output_index": at, "item_id": f"fc_{at}", "delta": t} for at, t in enumerate(arguments)),
+        *({"type": "response.output_item.done", "output_index": at, "item": item} for at, item in enumerate(items)),
+        {"type": "response.completed", "response": response},
+    ]
+    found = answer(ADAPTER, sse(told))
+    assert [(call.call_id, call.arguments, call.complete) for call in found.tool_calls] == [
+        (f"call_{at}", text, True) for at, text in enumerate(arguments)
+    ]
